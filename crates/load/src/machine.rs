@@ -190,34 +190,13 @@ impl Load {
                 HostEvent::Warning(_, what) | HostEvent::Trouble(_, what) => {
                     self.tell(LoadEvent::Warning(what));
                 }
-                // Nothing recovers here, and there are no mirrors.
-                HostEvent::NoPath(_)
-                | HostEvent::Lent(..)
-                | HostEvent::Back(..)
-                | HostEvent::Extent(..)
-                | HostEvent::Refused(..)
-                | HostEvent::Returned(..)
-                | HostEvent::Resized(..)
-                | HostEvent::Report(_)
-                | HostEvent::Mark(..)
-                | HostEvent::MarkEnded(..)
-                | HostEvent::Mirror(..)
-                | HostEvent::Record(..)
-                | HostEvent::Opened(..)
-                | HostEvent::Unflushed(..)
-                | HostEvent::Loss(..)
-                | HostEvent::Disconnected(_)
-                | HostEvent::Unfinished { .. } => {}
-                // Nor does anything change.
-                HostEvent::Changed(..)
-                | HostEvent::Freed(..)
-                | HostEvent::Released(_)
-                | HostEvent::Removed(_) => {}
                 HostEvent::Publish(facts) => {
                     for peer in &self.peers {
                         peer.send(LoadControl::Host(HostControl::Path(facts.clone())));
                     }
                 }
+                // Nothing recovers or changes here, and there are no mirrors.
+                _ => {}
             }
         }
         any

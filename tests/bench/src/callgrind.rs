@@ -1,9 +1,6 @@
 //! Instruction counts of a whole program or of one function in it, by valgrind's callgrind. They
 //! repeat, whatever else the machine does.
-use anyhow::{Context, Result, bail, ensure};
-use std::path::Path;
-use std::process::Command;
-use system::process::is_installed;
+use crate::prelude::*;
 
 /// What a run came to.
 pub struct Counted {

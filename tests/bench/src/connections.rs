@@ -17,19 +17,11 @@ mod served;
 mod socket;
 mod words;
 
-use super::Setup;
-use super::program::{median, range};
-use super::rounds::middle;
-use super::table::{self, Column};
-use anyhow::{Result, bail, ensure};
+use crate::prelude::*;
 use honest::Honest;
 use hostile::{Load, Plan};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde_json::{Value, json};
 use served::{Kind, Look, Served};
-use std::path::Path;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// Pause between a change of the load and the next window.
 const SETTLE: Duration = Duration::from_millis(500);

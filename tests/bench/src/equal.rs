@@ -7,14 +7,7 @@
 //! of I/Os per second, and of the host's processor time per I/O, which its neighbours touch less.
 //! Twice: ports that are as fast as the machine, where a policy's own instructions show, and ports
 //! of a fixed bandwidth, where only its choices do.
-use super::Setup;
-use super::program::{Target, facts, median, number, range};
-use super::rounds::{middle, ratios};
-use super::table::{self, Column};
-use anyhow::{Result, bail, ensure};
-use serde_json::{Value, json};
-use std::path::Path;
-use std::process::Command;
+use crate::prelude::*;
 
 /// What the policy is compared to.
 const BESIDE: &str = "round-robin";

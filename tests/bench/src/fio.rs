@@ -1,8 +1,5 @@
 //! fio over NBD, and what it measured.
-use super::program::{number, printed};
-use anyhow::{Context, Result};
-use serde_json::Value;
-use std::process::Command;
+use crate::prelude::*;
 
 /// What one run did.
 #[derive(Clone, Copy, Default)]

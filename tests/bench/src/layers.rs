@@ -6,10 +6,8 @@
 //! of NVMe/TCP, and `nbd_cost`, both sides of NBD. `overlap_cost` and writes of `mirror_cost` are
 //! there with 128 and 1,024 in flight: a cost that grows with these is a scan. `sim_cost` is a
 //! simulated world of two paths.
-use super::{Setup, callgrind, table};
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::json;
-use std::path::Path;
+use super::callgrind;
+use crate::prelude::*;
 
 /// Iterations of the shorter of two runs; the longer has twice as many.
 const ITERATIONS: u64 = 10_000;

@@ -14,6 +14,7 @@ mod mirror;
 mod nbd;
 mod pingpong;
 mod policy;
+mod prelude;
 mod queue;
 mod rounds;
 mod server;

@@ -5,17 +5,9 @@
 //! the probes of its idle queues are all that happens. Once it is connected, resident memory and
 //! the voluntary switches of each of its threads are read from `/proc`, twice: the difference is
 //! how often it woke.
-use super::Setup;
-use super::program::Target;
-use super::server::{Server, directory, listens};
-use super::table::{self, Column};
-use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use super::server::{directory, listens};
+use crate::prelude::*;
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// Connected and settled after so long.
 const SETTLE: Duration = Duration::from_secs(2);

@@ -18,13 +18,7 @@ mod intent;
 mod stage;
 
 use super::fio::{self, Run};
-use super::table::{self, Column};
-use super::{Format, Setup};
-use anyhow::{Result, bail};
-use serde_json::Value;
-use std::path::Path;
-use std::process::Command;
-use system::process::is_installed;
+use crate::prelude::*;
 
 /// Which cells, how long.
 #[derive(clap::Args)]

@@ -6,16 +6,8 @@
 //! each round, so that what the machine does besides hits all of them. The figure is the median
 //! over rounds, the ratio that of each round. System calls are counted in one more round, by perf,
 //! in which nothing is timed: those of the server's process, by all requests.
-use super::Setup;
 use super::fio::{self, Run};
-use super::program::{Target, median};
-use super::rounds::{middle, ratios};
-use super::server::Server;
-use super::table::{self, Column};
-use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
-use std::process::Command;
-use system::process::is_installed;
+use crate::prelude::*;
 
 /// Which cells, how long.
 #[derive(clap::Args)]

@@ -5,12 +5,10 @@
 //! Two threads, each pinned to its CPU. The client keeps `depth` requests outstanding; each side
 //! takes whatever is readable in one read and answers all of it in one write, which is the best
 //! that a protocol on a byte stream can do. Sleeping ends block in read; spinning ends never sleep.
-use anyhow::{Context, Result, ensure};
+use crate::prelude::*;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::thread;
-use std::time::{Duration, Instant};
 
 /// Bytes of one read at most.
 const READ_BYTES: usize = 1 << 20;

@@ -4,10 +4,8 @@
 //! iterations; the difference over the difference of iterations is free of start-up, and the loop's
 //! own share, measured without a selector, is taken off. Counts repeat exactly, whatever else the
 //! machine does.
-use super::table::{self, Column};
-use super::{Setup, callgrind};
-use anyhow::{Result, ensure};
-use serde_json::json;
+use super::callgrind;
+use crate::prelude::*;
 
 const POLICIES: [&str; 14] = [
     "numa",

@@ -10,16 +10,7 @@ mod bare;
 mod cost;
 mod wakes;
 
-use super::program::{facts, median, number, range};
-use super::rounds::parts;
-use super::server::{self, Server};
-use super::table::{self, Column};
-use super::{Format, Setup};
-use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use crate::prelude::*;
 
 /// Which cells, how long.
 #[derive(clap::Args)]

@@ -1,13 +1,9 @@
 //! A server as a measured process; ended when dropped.
-use anyhow::{Result, bail, ensure};
+use crate::prelude::*;
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::sync::atomic::AtomicU32;
 use system::process::Group;
 
 /// Longest wait for a server to be ready, and to end; some run under valgrind.

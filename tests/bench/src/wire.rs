@@ -5,16 +5,8 @@
 //! beside a ping-pong of the same message sizes on the same two CPUs. Both are run in turn, several
 //! rounds; the figure is the median over rounds, the ratio that of each round, so that what the
 //! machine does besides hits both.
-use super::Setup;
 use super::pingpong::{self, Exchange};
-use super::program::{Target, facts, median, number};
-use super::rounds::parts;
-use super::table::{self, Column};
-use anyhow::{Result, bail};
-use serde_json::{Value, json};
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use crate::prelude::*;
 
 /// CapsuleCmd with its SQE; data PDU header; capsule response; the blocks.
 const CAPSULE: usize = 72;

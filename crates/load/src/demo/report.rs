@@ -1,8 +1,8 @@
-//! The demo's result as one page that needs nothing else: text, tables and plots.
+//! The demo's result as one page that needs nothing else: plots, and the text.
 use super::cells::{Cell, Op, Outcome};
-use super::explain::explanations;
-use super::text::{ALONE, CELLS, alone_row, cell_row, heading, optimum, too_busy};
+use super::text;
 use std::fmt::{self, Write};
+use terminal::output::Style;
 use terminal::page::{self, Frame, escaped, tick};
 use terminal::units::format_ns;
 
@@ -20,21 +20,7 @@ const BAR: f64 = 0.26;
 /// # Errors
 /// None but what writing into a string has.
 pub fn page(outcome: &Outcome) -> anyhow::Result<String> {
-    let mut body = String::new();
-    body.push_str("<h1>Two unequal paths, and what each policy makes of them</h1>\n");
-    let _ = write!(
-        body,
-        "<p>{}</p>\n<pre>{}</pre>\n",
-        escaped(heading(outcome).trim_end()),
-        escaped(&optimum(outcome))
-    );
-    if !outcome.machine_is_quiet() {
-        let _ = writeln!(
-            body,
-            "<p class=\"warning\">{}</p>",
-            escaped(&too_busy(outcome))
-        );
-    }
+    let mut body = "<h1>Two unequal paths, and what each policy makes of them</h1>\n".to_owned();
     body.push_str("<h2>Throughput</h2>\n");
     body.push_str(&legend(
         "the optimum is the line above each bar; figures are MiB/s",
@@ -45,26 +31,17 @@ pub fn page(outcome: &Outcome) -> anyhow::Result<String> {
         "from below: median (disc), 99 % (square), 99.9 % (triangle)",
     ));
     body.push_str(&latency(outcome)?);
-    body.push_str("<h2>Why</h2>\n<ul>\n");
-    for line in explanations(outcome) {
-        let _ = writeln!(body, "<li>{}</li>", escaped(&line));
-    }
-    body.push_str("</ul>\n<h2>Figures</h2>\n");
-    body.push_str(&cells_table(outcome));
-    body.push_str("<h2>Each path alone</h2>\n");
-    body.push_str(&alone_table(outcome));
+    let text = text::text(outcome, Style::PLAIN);
+    body.push_str(&format!(
+        "<h2>Figures</h2>\n<pre>{}</pre>\n",
+        escaped(&text)
+    ));
     Ok(page::page("braid demo", STYLE, &body))
 }
 
 const STYLE: &str = "\
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }\n\
-th, td { padding: .15rem .5rem; text-align: right; border-bottom: 1px solid #8884; }\n\
-td { white-space: nowrap; }\n\
-th { vertical-align: bottom; }\n\
-th:first-child, td:first-child, td:nth-child(2), th:nth-child(2) { text-align: left; }\n\
-pre { white-space: pre-wrap; }\n\
-.key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }\n\
-.warning, .off { color: #d9480f; font-weight: 600; }\n";
+pre { overflow-x: auto; }\n\
+.key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }\n";
 
 fn legend(note: &str) -> String {
     let mut text = String::from("<p>");
@@ -178,52 +155,6 @@ fn name_groups(outcome: &Outcome, mut svg: String) -> Result<String, fmt::Error>
     Ok(svg)
 }
 
-fn cells_table(outcome: &Outcome) -> String {
-    let rows = outcome.cells.iter().map(|cell| {
-        let [fast, slow] = &cell.paths;
-        let more = [
-            format!("{:.0}", fast.in_flight),
-            format!("{:.0}", slow.in_flight),
-            cell.errors.to_string(),
-        ];
-        [&cell_row(outcome, cell)[..], &more].concat()
-    });
-    let more = ["in flight on fast", "on slow", "errors"];
-    html_table(&[&CELLS[..], &more].concat(), rows, |_| false)
-}
-
-fn alone_table(outcome: &Outcome) -> String {
-    let checks = outcome.checks();
-    let rows = checks.iter();
-    let rows = rows.map(|(op, check)| alone_row(*op, check).to_vec());
-    html_table(&ALONE, rows, |row| !checks[row].1.holds())
-}
-
-fn html_table(
-    headings: &[&str],
-    rows: impl Iterator<Item = Vec<String>>,
-    marked: impl Fn(usize) -> bool,
-) -> String {
-    let mut text = String::from("<table>\n<tr>");
-    for heading in headings {
-        let _ = write!(text, "<th>{}</th>", escaped(heading));
-    }
-    text.push_str("</tr>\n");
-    for (number, row) in rows.enumerate() {
-        text.push_str(if marked(number) {
-            "<tr class=\"off\">"
-        } else {
-            "<tr>"
-        });
-        for cell in row {
-            let _ = write!(text, "<td>{}</td>", escaped(&cell));
-        }
-        text.push_str("</tr>\n");
-    }
-    text.push_str("</table>\n");
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,7 +174,7 @@ mod tests {
                 "{name}: two plots, a row, why"
             );
         }
-        assert!(page.contains("<td>264.0</td>"));
+        assert!(page.contains("264.0  100 µs"));
         assert!(!page.contains("too busy"));
     }
 
@@ -252,7 +183,7 @@ mod tests {
         let mut busy = outcome();
         busy.alone[0].slow_mib_s = 90.0;
         let page = page(&busy).unwrap();
-        assert!(page.contains("class=\"warning\">the machine is too busy"));
-        assert!(page.contains("<tr class=\"off\"><td>slow read</td>"));
+        assert!(page.contains("the machine is too busy"));
+        assert!(page.contains("too far off"));
     }
 }

@@ -1,7 +1,7 @@
 //! The demo's result for people.
-use super::cells::{Cell, Op, Outcome};
+use super::cells::{Op, Outcome};
 use super::explain::explanations;
-use super::model::{Check, Figure, TOLERANCE};
+use super::model::{Figure, TOLERANCE};
 use paths::hedges;
 use terminal::output::{Ink, Style};
 use terminal::table::Table;
@@ -41,7 +41,7 @@ pub fn text(outcome: &Outcome, style: Style) -> String {
 }
 
 /// The reason why the machine is too busy, in one line.
-pub fn too_busy(outcome: &Outcome) -> String {
+fn too_busy(outcome: &Outcome) -> String {
     let checks = outcome.checks();
     let off = checks.iter().filter(|(_, check)| !check.holds()).count();
     let worst = checks
@@ -64,7 +64,7 @@ pub fn too_busy(outcome: &Outcome) -> String {
 }
 
 /// The setup.
-pub fn heading(outcome: &Outcome) -> String {
+fn heading(outcome: &Outcome) -> String {
     let setup = &outcome.setup;
     format!(
         "NVMe/TCP over loopback, one namespace, two paths: fast is capped at {:.0} MiB/s, \
@@ -79,14 +79,21 @@ pub fn heading(outcome: &Outcome) -> String {
     )
 }
 
-/// Headings of [`alone_row`].
-pub const ALONE: [&str; 5] = ["each path alone", "", "measured", "model", "off"];
-
 fn alone(outcome: &Outcome, style: Style) -> String {
-    let mut table = Table::new(2, &ALONE);
+    let mut table = Table::new(2, &["each path alone", "", "measured", "model", "off"]);
     let checks = outcome.checks();
     for (op, check) in &checks {
-        table.row(alone_row(*op, check).to_vec());
+        let (what, show): (_, fn(f64) -> String) = match check.figure {
+            Figure::Latency => ("one at a time", |us| format_ns(us * 1e3)),
+            Figure::Throughput => ("all at once", |mib_s| format!("{mib_s:.1} MiB/s")),
+        };
+        table.row(vec![
+            format!("{} {}", check.path, op.name()),
+            what.to_owned(),
+            show(check.measured),
+            show(check.model),
+            signed_percent(check.deviation()),
+        ]);
     }
     table.render(style, |row| {
         match row.checked_sub(1).and_then(|row| checks.get(row)) {
@@ -96,23 +103,8 @@ fn alone(outcome: &Outcome, style: Style) -> String {
     })
 }
 
-/// One path alone, beside its model.
-pub fn alone_row(op: Op, check: &Check) -> [String; 5] {
-    let (what, show): (_, fn(f64) -> String) = match check.figure {
-        Figure::Latency => ("one at a time", |us| format_ns(us * 1e3)),
-        Figure::Throughput => ("all at once", |mib_s| format!("{mib_s:.1} MiB/s")),
-    };
-    [
-        format!("{} {}", check.path, op.name()),
-        what.to_owned(),
-        show(check.measured),
-        show(check.model),
-        signed_percent(check.deviation()),
-    ]
-}
-
 /// The optimum's formula, then its figures for each operation.
-pub fn optimum(outcome: &Outcome) -> String {
+fn optimum(outcome: &Outcome) -> String {
     let mut text = "optimum = C + (N − C × t_fast ÷ block) × block ÷ t_slow\n".to_owned();
     for op in Op::ALL {
         let formula = outcome.setup.formula(&outcome.alone(op));
@@ -121,23 +113,22 @@ pub fn optimum(outcome: &Outcome) -> String {
     text
 }
 
-/// Headings of [`cell_row`].
-pub const CELLS: [&str; 9] = [
-    "policy",
-    "op",
-    "MiB/s",
-    "p50",
-    "p99",
-    "p99.9",
-    "fast",
-    "slow",
-    "of optimum",
-];
-
 fn cells(outcome: &Outcome, style: Style) -> String {
-    let mut table = Table::new(2, &CELLS);
+    let figures = ["MiB/s", "p50", "p99", "p99.9", "fast", "slow", "of optimum"];
+    let mut table = Table::new(2, &[&["policy", "op"][..], &figures].concat());
     for cell in &outcome.cells {
-        table.row(cell_row(outcome, cell).to_vec());
+        let us = |us: f64| format_ns(us * 1e3);
+        table.row(vec![
+            cell.policy.to_string(),
+            cell.op.name().to_owned(),
+            format!("{:.1}", cell.mib_s),
+            us(cell.p50_us),
+            us(cell.p99_us),
+            us(cell.p999_us),
+            percent(cell.paths[0].share),
+            percent(cell.paths[1].share),
+            percent(outcome.of_optimum(cell)),
+        ]);
     }
     table.render(style, |row| {
         match row.checked_sub(1).and_then(|row| outcome.cells.get(row)) {
@@ -150,20 +141,8 @@ fn cells(outcome: &Outcome, style: Style) -> String {
     })
 }
 
-/// A policy under an operation.
-pub fn cell_row(outcome: &Outcome, cell: &Cell) -> [String; 9] {
-    let us = |us: f64| format_ns(us * 1e3);
-    [
-        cell.policy.to_string(),
-        cell.op.name().to_owned(),
-        format!("{:.1}", cell.mib_s),
-        us(cell.p50_us),
-        us(cell.p99_us),
-        us(cell.p999_us),
-        format!("{:.1} %", cell.paths[0].share * 100.0),
-        format!("{:.1} %", cell.paths[1].share * 100.0),
-        format!("{:.1} %", outcome.of_optimum(cell) * 100.0),
-    ]
+fn percent(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
 }
 
 /// `0.0 %` without a sign.

@@ -18,7 +18,8 @@
 //!   `discovery`: discovery controllers, and hosts that know no other paths
 //! * [`mirror`]: worlds whose volume is a mirror, a family of their own
 //! * [`shrink`]: what of a plan is enough; [`story`]: what happened, in words
-//! * `world`, `node`, `net`: places, connections, time; `late`: changes that start late
+//! * `world`, `node`, `net`: places, connections, time; `late`: changes that start late; `prelude`:
+//!   names that most modules here use
 //!
 //! # Contract
 //! Equal plans give equal courses on every machine. The engines, controllers, NBD sessions and

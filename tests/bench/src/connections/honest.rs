@@ -1,12 +1,11 @@
 //! A client as it should be: 4 KiB reads, so many outstanding, on a connection that stays.
 use super::peer::{Place, Queue, Wire};
 use super::words;
-use anyhow::{Context, Result, bail, ensure};
+use crate::prelude::*;
 use nbd::wire::SimpleReply;
 use nvme::wire::pdu::{DataHeader, Header, PduType, flags, parse_response};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
 
 /// Reads outstanding.
 const DEPTH: u16 = 32;

@@ -8,13 +8,11 @@
 use super::peer::{Place, Queue, Wire};
 use super::socket::{Seen, Socket};
 use super::words;
-use anyhow::{Result, bail};
+use crate::prelude::*;
 use nvme::wire::pdu::{DataHeader, PduType};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
 
 /// Pause between two steps of the load.
 const TICK: Duration = Duration::from_millis(50);

@@ -2,12 +2,9 @@
 //! process.
 use super::peer::{Place, Wire};
 use super::socket::Address;
-use crate::server::{self, Server};
-use anyhow::{Result, bail};
-use std::fs;
+use crate::prelude::*;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 const NQN: &str = "nqn.2026-01.org.braid:connections";
 /// Entries of a target's queues: few, as there may be many.

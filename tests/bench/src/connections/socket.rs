@@ -1,13 +1,11 @@
 //! Stream sockets of a load: TCP from several addresses of loopback, or Unix.
-use anyhow::{Context, Result, ensure};
+use crate::prelude::*;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::time::Duration;
 
 /// Longest wait for one answer of a server.
 const ANSWER: Duration = Duration::from_secs(10);

@@ -1,12 +1,7 @@
 //! Policies over legs that are alike, and that are not.
-use super::super::program::median;
 use super::stage::Stage;
 use super::{Args, Load, Run};
-use crate::rounds::{middle, ratios};
-use crate::table::Column;
-use anyhow::{Context, Result};
-use serde_json::{Value, json};
-use std::path::Path;
+use crate::prelude::*;
 
 /// Legs by the shape of their ports; the last is the better one.
 const LEGS: [(&str, [&str; 2]); 2] = [

@@ -1,12 +1,7 @@
 //! What the intent bitmap costs: writes where a bit has to be set first, and where it is set.
-use super::super::program::median;
 use super::stage::Stage;
 use super::{Args, Load, Run};
-use crate::rounds::{middle, ratios};
-use crate::table::Column;
-use anyhow::Result;
-use serde_json::{Value, json};
-use std::path::Path;
+use crate::prelude::*;
 
 /// Each goes over every region of the mirror once.
 const LOADS: [Load; 3] = [

@@ -1,13 +1,9 @@
 //! The processes under a measurement: targets with shaped ports, and the engine.
-use super::super::program::{Target, printed};
-use super::super::server::{Server, directory};
-use anyhow::{Context, Result};
-use serde_json::Value;
+use super::super::server::directory;
+use crate::prelude::*;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Bytes of a leg: braid's own, and a GiB of data.
 pub const LEG_BYTES: u64 = (1 << 30) + (1 << 20);

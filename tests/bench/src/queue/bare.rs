@@ -6,12 +6,8 @@
 //! their tail; the other reads each whole and answers with 16 bytes, whose last word turns in every
 //! round. Each takes what is there, [`BATCH`] at most, before it goes on.
 use crate::pingpong::pin;
-use anyhow::{Result, anyhow, ensure};
+use crate::prelude::*;
 use std::hint::{black_box, spin_loop};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 /// Entries that are taken at once.
 const BATCH: u64 = 32;

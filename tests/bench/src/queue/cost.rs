@@ -6,13 +6,7 @@
 //! off by a second run of twice the time.
 use super::{Ends, Load, QueueServer};
 use crate::callgrind;
-use crate::program::{facts, number};
-use crate::table::Column;
-use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use crate::prelude::*;
 
 /// Seconds of the shorter run.
 const SECONDS: f64 = 1.0;

@@ -1,13 +1,7 @@
 //! What waking costs: one I/O at a time, where either side, both or none has gone to sleep.
 use super::{Ends, Load, QueueServer, SERVER_ENTERS};
 use crate::memory::switches;
-use crate::program::{facts, number};
-use crate::rounds::middle;
-use crate::table::Column;
-use anyhow::Result;
-use serde_json::{Value, json};
-use std::path::Path;
-use std::process::Command;
+use crate::prelude::*;
 
 /// Who sleeps: kind of queue, and whether the server does.
 const CASES: [(&str, &str, bool); 4] = [

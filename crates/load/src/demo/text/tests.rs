@@ -1,6 +1,6 @@
 //! The whole output for known figures, and the keys for programs.
 use super::*;
-use crate::demo::cells::PathFigures;
+use crate::demo::cells::{Cell, PathFigures};
 use crate::demo::json::json;
 use crate::demo::model::{Alone, Setup};
 use policy::Policy;
