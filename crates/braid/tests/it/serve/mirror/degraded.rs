@@ -263,6 +263,7 @@ fn t14_changes_wait_while_the_state_directory_is_full() {
     let fill = disk.path().join("fill");
     let mut file = fs::File::create(&fill).unwrap();
     while file.write_all(&[7; 4096]).is_ok() {}
+    drop(file); // its space is free once it is removed
     let mut client = place.client();
     client.send_write(0, 2);
     let line = engine.notes("changes wait until it can be");
