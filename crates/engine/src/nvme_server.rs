@@ -22,13 +22,16 @@
 //! comes later over any front end (T9). A command that came before its namespace was made inactive
 //! does not reach what has the NSID afterwards.
 //!
+//! * `change`: namespaces, ports and the server itself come and go
 //! * `compare`: Compare; `extents`: Get LBA Status
 //!
 //! # Limits
 //! Those of the target. No fused commands.
+mod change;
 mod compare;
 mod extents;
 
+pub use change::NvmeControl;
 pub(crate) use extents::server_of;
 
 use crate::export::ExportEvent;
@@ -40,18 +43,14 @@ use crate::pipeline::{Pipeline, Stage, ZeroBuffer};
 use crate::seldom::Seldom;
 use crate::slot_queues::SlotQueues;
 use crate::target::{self, TargetConfig, TargetControl, TargetEngine};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::String;
 use alloc::vec::Vec;
 use block::Range;
 use canary::Bug;
 use compare::Compares;
 use extents::Questions;
 use multipath::Outcome;
-use nvme::controller::{
-    Action, ConfigError, DiscoveryChange, NamespaceConfig, PortConfig, SubsystemConfig,
-};
+use nvme::controller::{Action, ConfigError, NamespaceConfig, SubsystemConfig};
 use nvme::host::AnaState;
 use nvme::limits::NAMESPACES_MAX;
 use nvme::wire::Status;
@@ -76,29 +75,6 @@ pub struct NvmePlace {
     /// Bytes of it: buffers, [`ZEROES_BYTES`](crate::limits::ZEROES_BYTES), and
     /// [`COMPARE_BYTES`](crate::limits::COMPARE_BYTES) of each namespace that it begins with.
     pub arena_bytes: u64,
-}
-
-/// Changes of NVMe/TCP servers. What can't be changes nothing; what a namespace can't be is
-/// reported.
-#[derive(Clone, Debug)]
-pub enum NvmeControl {
-    /// A server begins in this place, which is free.
-    Serve(Box<NvmeConfig>),
-    /// Host NQNs that may connect; none: any. Other hosts are disconnected.
-    Hosts(Vec<String>),
-    /// The port of this index is there, in place of one that was withdrawn or behind the last one.
-    SetPort(u16, PortConfig),
-    /// The port of this index is no more: its connections are closed.
-    WithdrawPort(u16),
-    /// A volume or mirror becomes a namespace.
-    AddNamespace(Box<NamespaceConfig>, u16),
-    /// A namespace is write protected, or no longer.
-    Protect(u32, bool),
-    /// A namespace is removed.
-    RemoveNamespace(u32),
-    /// All namespaces are removed. When what devices have of them has ended, or after so many ns,
-    /// the connections are closed, and [`ExportEvent::Ended`] follows.
-    End(u64),
 }
 
 /// A namespace as it is until its device is ready, whose size and block it has then.
@@ -343,98 +319,6 @@ impl NvmeServer {
         }
     }
 
-    /// Makes a change; `infos`: what devices are that are ready.
-    pub fn control(
-        &mut self,
-        devices: &Devices,
-        infos: impl Fn(u16) -> Option<VolumeInfo>,
-        change: NvmeControl,
-        now_ns: u64,
-    ) {
-        let target = &mut self.target;
-        let changed = match change {
-            NvmeControl::Serve(_) => unreachable!("its place is free, and this is not"),
-            NvmeControl::Hosts(hosts) => {
-                let hosts = TargetControl::Discovery(DiscoveryChange::Hosts(hosts));
-                target.handle_control(hosts, now_ns);
-                target.handle_control(TargetControl::DisconnectHosts, now_ns);
-                Ok(())
-            }
-            NvmeControl::SetPort(index, port) => target.set_port(index, port, now_ns),
-            NvmeControl::WithdrawPort(index) => target.withdraw_port(index, now_ns),
-            NvmeControl::AddNamespace(config, volume) => {
-                self.add_namespace(devices, *config, (volume, infos(volume)), now_ns);
-                Ok(())
-            }
-            NvmeControl::Protect(nsid, read_only) => {
-                let mut all = self.namespaces.iter();
-                let limits = all.find(|it| it.nsid == nsid && it.presence != Presence::Gone);
-                let limits = limits.and_then(|it| devices.limits(it.volume));
-                let always = limits.is_some_and(|it| it.read_only);
-                target.protect(nsid, read_only || always, now_ns);
-                Ok(())
-            }
-            NvmeControl::RemoveNamespace(nsid) => {
-                self.remove_namespace(nsid, now_ns);
-                Ok(())
-            }
-            NvmeControl::End(drain_ns) => {
-                let all: Vec<u32> = self.namespaces.iter().map(|it| it.nsid).collect();
-                all.iter().for_each(|it| self.remove_namespace(*it, now_ns));
-                if self.life == Life::Serving {
-                    let until_ns = now_ns.saturating_add(drain_ns);
-                    self.life = Life::Leaving { until_ns };
-                }
-                Ok(())
-            }
-        };
-        assert!(changed.is_ok(), "{changed:?}: the program checks it before");
-    }
-
-    /// A device becomes a namespace, which is active once that is ready.
-    fn add_namespace(
-        &mut self,
-        devices: &Devices,
-        config: NamespaceConfig,
-        (volume, info): (u16, Option<VolumeInfo>),
-        now_ns: u64,
-    ) {
-        let nsid = config.nsid;
-        let added = self
-            .target
-            .add_namespace(awaited(config), LocalDevice(volume));
-        if let Err(why) = added {
-            let unfit = ExportEvent::Unfit { volume, nsid, why };
-            return self.events.push_back(unfit);
-        }
-        let new = Namespace {
-            nsid,
-            volume,
-            presence: Presence::Awaited,
-        };
-        // A place whose requests have not all ended is only for the same device: they name it.
-        let free = |it: &Namespace| it.presence == Presence::Gone && !self.is_used(it.volume);
-        let all = &self.namespaces;
-        let at = all.iter().position(|it| it.volume == volume);
-        match at.or_else(|| all.iter().position(free)) {
-            Some(at) => self.namespaces[at] = new,
-            None => self.namespaces.push(new),
-        }
-        if let Some(info) = info.filter(|_| !devices.is_stopped(volume)) {
-            self.sized(devices, volume, info, now_ns);
-        }
-    }
-
-    fn remove_namespace(&mut self, nsid: u32, now_ns: u64) {
-        self.target.remove_namespace(nsid, now_ns);
-        for it in self.namespaces.iter_mut().filter(|it| it.nsid == nsid) {
-            it.presence = match it.presence {
-                Presence::Active { .. } | Presence::Leaving => Presence::Leaving,
-                Presence::Awaited | Presence::Gone => Presence::Gone,
-            };
-        }
-    }
-
     /// Whether a request of a device is under way.
     fn is_used(&self, volume: u16) -> bool {
         let mut all = self.requests.iter().flatten();
@@ -446,15 +330,6 @@ impl NvmeServer {
         let all = self.namespaces.iter();
         let active = all.filter(|it| matches!(it.presence, Presence::Active { .. }));
         active.map(|it| (it.volume, self.target.hosts_of(it.nsid)))
-    }
-
-    /// Goes on with its end.
-    fn leave(&mut self, now_ns: u64) {
-        if let Life::Leaving { until_ns } = self.life
-            && (until_ns <= now_ns || self.requests.iter().all(Option::is_none))
-        {
-            self.stop(now_ns);
-        }
     }
 
     /// A device is ready, or has another size.
