@@ -239,7 +239,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     ended.and(cleared)
 }
 
-/// Volumes that have another name than when an engine of this control socket kept something of them.
+/// Volumes that have another name than when an engine of this control socket kept their records.
 fn renamed_in_words(args: &RunArgs, config: &Config) -> anyhow::Result<Vec<String>> {
     let path = args.socket.clone().or(config.socket.clone());
     let path = socket::listening_path(path, socket::RUN);

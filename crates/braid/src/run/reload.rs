@@ -288,8 +288,8 @@ impl<'a> Reload<'a> {
     fn rest(&mut self, steps: &mut Reconciler<'_>, gone: &[u16]) -> anyhow::Result<()> {
         let service = self.service;
         let bound = steps.take_bound();
-        let renames = std::mem::take(&mut self.renames);
-        let names = (!renames.is_empty()).then(|| service.changes.names());
+        let renames = self.renames.clone();
+        let names = service.changes.names();
         let mut choices = service.choices();
         let mut state = service.state();
         state.ensure_open()?;
@@ -361,11 +361,9 @@ impl<'a> Reload<'a> {
             self.said.push(format!("removed volume {name}"));
             state.volumes.leave(*number);
         }
-        if !renames.is_empty() {
-            self.said.extend(service.rename(&mut state, &renames));
-            choices.rename(&renames);
-            renames.apply_to(&mut self.new);
-        }
+        self.said.extend(service.rename(&mut state, &renames));
+        choices.rename(&renames);
+        renames.apply_to(&mut self.new);
         let before = state.served();
         let opened = state.volumes.admit(&self.new);
         let new = opened.iter();
@@ -382,11 +380,8 @@ impl<'a> Reload<'a> {
         drop(state);
         choices.forget_others(&self.new);
         drop(choices);
-        if !renames.is_empty() {
-            service.rename_records(&renames);
-        }
+        service.rename_records(&renames);
         drop(names);
-        self.renames = renames;
         service.keep_opened(&opened);
         Ok(())
     }

@@ -90,11 +90,6 @@ impl Renames {
         self.0.iter()
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The name after.
     pub fn now<'a>(&'a self, name: &'a str) -> &'a str {
         self.0.get(name).map_or(name, |it| it)
@@ -157,8 +152,11 @@ impl Service {
     }
 
     /// What is kept of volumes has their names after. Not to be asked for while the state is held,
-    /// nor while the keeper may ask by a name: see [`Changes::names`](super::paths::Changes::names).
+    /// nor without [`Changes::names`](super::paths::Changes::names): the keeper asks by name.
     pub fn rename_records(&self, names: &Renames) {
+        if names.0.is_empty() {
+            return; // nothing is written anew
+        }
         // One after the other: elsewhere the registry is locked before the others.
         let marks = self.marks().rename(names);
         let known = self.known().rename(names);

@@ -14,8 +14,8 @@
 //! hold or not. In both, all that was acknowledged is there.
 //!
 //! # Limits
-//! A leg that was added or removed when the engine was killed may be one or none: the next engine is
-//! told by verb.
+//! A leg that was added or removed when the engine was killed may be one or none: the next engine
+//! is told by verb.
 mod file;
 mod kills;
 mod race;
