@@ -132,6 +132,20 @@ impl Choice {
         choice
     }
 
+    /// See [`Choices::desired`].
+    fn desired(&self, file: &Volume) -> DesiredVolume {
+        let mut it = DesiredVolume::of_file(file.clone(), None);
+        if let Some((policy, knobs)) = self.setting(file) {
+            (it.policy, it.knobs) = (policy, knobs);
+        }
+        self.apply_keys(&mut it.of);
+        let paths = self.paths.as_ref();
+        if let Some(choice) = paths.filter(|it| it.configured == uris(&file.paths)) {
+            choice.apply(&mut it);
+        }
+        it
+    }
+
     /// Policy and knobs, if the file says of them what it said then.
     fn setting(&self, file: &Volume) -> Option<(Policy, Knobs)> {
         let is_same = self.configured == Some(Setting::new(file.policy, file.knobs()));
@@ -246,19 +260,11 @@ impl Choices {
     /// what it said when they were made. None of the keys, if these can't be beside the others; no
     /// path, if none would be left.
     pub fn desired(&self, file: &Volume) -> DesiredVolume {
-        let mut it = DesiredVolume::of_file(file.clone(), None);
-        let Some(choice) = self.map.get(&file.name) else {
-            return it;
-        };
-        if let Some((policy, knobs)) = choice.setting(file) {
-            (it.policy, it.knobs) = (policy, knobs);
-        }
-        choice.apply_keys(&mut it.of);
-        let paths = choice.paths.as_ref();
-        if let Some(choice) = paths.filter(|it| it.configured == uris(&file.paths)) {
-            choice.apply(&mut it);
-        }
-        it
+        let choice = self.map.get(&file.name);
+        choice.map_or_else(
+            || DesiredVolume::of_file(file.clone(), None),
+            |it| it.desired(file),
+        )
     }
 
     /// Keeps what a volume is to be other than its file says.

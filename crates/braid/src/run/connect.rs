@@ -17,7 +17,6 @@
 use super::call::{ConnectAllParams, ConnectParams, EngineCall};
 use super::client::Common;
 use super::config::{PathKeys, Volume};
-use super::desired::PathSpec;
 use super::discovery::plan;
 use super::locks::Alone;
 use super::paths::unnamed;
@@ -261,9 +260,6 @@ impl Service {
         alone: impl FnOnce(&str) -> Option<Alone<'a>>,
     ) -> Value {
         let Way { number, of, .. } = *way;
-        if self.has(way, &way.of.paths) {
-            return way.told("there", None);
-        }
         // One by one: each takes its time, and others change paths too.
         let Some(_alone) = alone(&of.name) else {
             return way.told("refused", Some("others were changing paths".into()));
@@ -278,9 +274,9 @@ impl Service {
         if there {
             return way.told("there", None);
         }
-        let path = PathSpec::from(PathKeys::from(way.uri.clone()));
+        let path = PathKeys::from(way.uri.clone()).into();
         if let Err(why) = self.edit(number, false, |it| it.add(path)) {
-            let uri = way.uri.to_string();
+            let (uri, why) = (way.uri.to_string(), why.to_string());
             let why = advice::of_target(unnamed(&of.name, &uri, &why), &uri);
             return way.told("refused", Some(why));
         }

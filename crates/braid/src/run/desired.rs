@@ -2,8 +2,11 @@
 //! each path with its origin.
 //!
 //! # Contract
-//! [`Desired::now`] is what holds at present, [`Desired::reloaded`] the same with another
-//! configuration. Both are compared with what runs by [`plan`](super::plan::plan). A volume whose
+//! A verb edits a volume as it is to be, a reload has all with another configuration
+//! ([`Desired::reloaded`]); [`plan`](super::plan::plan) says which changes lead there, and the
+//! [reconciler](super::reconcile) carries them out, or takes them back. What a volume is to be
+//! other than its file says is what is kept of it for the next engine
+//! ([`Choices`](super::choices::Choices)), which begins with that. A volume whose
 //! paths the file gives as before keeps those that were added and removed by hand; one whose paths
 //! it gives anew gets just these. A path keeps its admin state. Paths that discovery told of stay.
 use super::choices::Choices;
@@ -103,8 +106,14 @@ impl DesiredVolume {
     }
 
     /// A path less.
-    pub fn remove(&mut self, uri: &PathUri) {
-        self.paths.retain(|it| it.config.uri != *uri);
+    ///
+    /// # Errors
+    /// It hasn't it.
+    pub fn remove(&mut self, uri: &PathUri) -> Result<(), String> {
+        let at = self.paths.iter().position(|it| it.config.uri == *uri);
+        let at = at.ok_or_else(|| format!("{uri} has left meanwhile"))?;
+        self.paths.remove(at);
+        Ok(())
     }
 
     /// A path that discovery told of joins; set aside, if that was wanted of it when it left.

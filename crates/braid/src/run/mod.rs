@@ -8,7 +8,8 @@
 //!   them; [`records`] and [`state`]: their files; [`older`]: those of older versions
 //! * [`call`]: what can be asked of it; [`service`]: who answers; [`report`]: the answers;
 //!   [`reload`]: another configuration; [`desired`]: what it is to be; [`plan`]: which changes that
-//!   takes; [`reconcile`]: carries them out; [`rename`]: volumes that have other names in it
+//!   takes; [`reconcile`]: carries them out; [`pending`]: asks the engine, and takes back;
+//!   [`rename`]: volumes that have other names in it
 //! * [`client`]: the verbs that ask; [`check`] and [`stat`]: what these show; [`explain`]: why a
 //!   path; [`ready`]: what is told of volumes that are not up yet
 //!

@@ -68,16 +68,13 @@ impl Service {
             .path
             .parse()
             .map_err(|error| ControlError::params(format!("\"{}\": {error}", params.path)))?;
-        let path = PathSpec::from(PathKeys::from(uri.clone()));
-        let added = self.edit(volume, params.force, |it| it.add(path));
-        added.map_err(ControlError::refused)?;
-        let index = {
-            let state = self.state();
-            let it = state.volumes.get(volume);
-            let it = it.and_then(|it| it.entries().of_uri(&uri));
-            it.map(PathEntry::index)
+        let path = PathKeys::from(uri.clone()).into();
+        self.edit(volume, params.force, |it| it.add(path))?;
+        let named = PathParams {
+            path: uri.to_string(),
+            ..params.clone()
         };
-        let index = index.ok_or_else(|| ControlError::refused(HAS_LEFT))?;
+        let (index, _) = find(&self.state(), volume, &named)?;
         Ok(self.told(volume, index, params, "added"))
     }
 
@@ -89,11 +86,7 @@ impl Service {
         let (_alone, volume) = self.alone_with_paths(params, by)?;
         let (index, path) = find(&self.state(), volume, params)?;
         self.spare_discovered(volume, index)?;
-        let removed = self.edit(volume, params.force, |it| {
-            it.remove(&path.config.uri);
-            Ok(())
-        });
-        removed.map_err(ControlError::refused)?;
+        self.edit(volume, params.force, |it| it.remove(&path.config.uri))?;
         Ok(self.told(volume, index, params, "removed"))
     }
 
@@ -113,7 +106,7 @@ impl Service {
         let path = PathSpec { admin, ..path };
         let set = plan::Change::SetAdmin(params.volume.clone(), path, before);
         // Also where it is to be so already: it may not be yet.
-        self.make(set, params.force)?;
+        self.make(&[set], params.force)?;
         Ok(self.told(volume, index, params, admin.done()))
     }
 

@@ -285,12 +285,12 @@ impl<'a> Reconciler<'a> {
 }
 
 impl Service {
-    /// Carries out the one change of a verb, which has its volumes to itself.
+    /// Carries out the changes of a verb, which has their volumes to itself.
     ///
     /// # Errors
-    /// Why nothing of it is, or it is not so yet.
-    pub fn make(&self, change: Change, force: bool) -> Result<(), ControlError> {
-        let waits = Reconciler::of_verb(self).carry_out(&[change], force);
+    /// Why all is as before, or not so yet.
+    pub fn make(&self, plan: &[Change], force: bool) -> Result<(), ControlError> {
+        let waits = Reconciler::of_verb(self).carry_out(plan, force);
         match waits.map(|waits| waits.join("; ")) {
             Ok(waits) if waits.is_empty() => Ok(()),
             Ok(why) | Err(why) => Err(ControlError::refused(why)),
@@ -300,24 +300,20 @@ impl Service {
     /// Makes a volume what a verb says, which has it to itself: `edit` changes its paths.
     ///
     /// # Errors
-    /// Why it is as before, or not so yet.
+    /// As of [`Self::make`].
     pub fn edit(
         &self,
         volume: u16,
         force: bool,
         edit: impl FnOnce(&mut DesiredVolume) -> Result<(), String>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ControlError> {
         let plan = {
             let state = self.state();
             let mut it = DesiredVolume::listening(&state, volume);
-            edit(&mut it)?;
+            edit(&mut it).map_err(ControlError::refused)?;
             changes(&state, &Desired { volumes: vec![it] })
         };
-        let waits = Reconciler::of_verb(self).carry_out(&plan, force)?;
-        match waits.is_empty() {
-            true => Ok(()),
-            false => Err(waits.join("; ")),
-        }
+        self.make(&plan, force)
     }
 
     /// Changes values of a volume by verb: they are kept first, then in force.

@@ -175,6 +175,7 @@ impl Service {
             Ok(())
         });
         made.map_err(|why| {
+            let why = why.to_string();
             let why = unnamed(name, &text, &why);
             format!("discovered by {by}, and not used: {why}")
         })?;
@@ -195,18 +196,14 @@ impl Service {
     fn let_go(&self, volume: u16, name: &str, uri: &str, gone: Gone) -> Result<String, String> {
         let alone = self.alone_for_discovery(name);
         let _alone = alone.ok_or_else(String::new)?;
-        let place = {
+        let uri: PathUri = uri.parse().map_err(|_| String::new())?;
+        let path = {
             let state = self.state();
             if state.volumes.number(name).ok() != Some(volume) {
                 return Err(String::new());
             }
-            let it = &state.volumes[volume];
-            let mut all = it.entries().iter();
-            let found = all.find(|it| it.config().uri.to_string() == uri);
-            found.map(|it| (it.index(), it.config().uri.clone()))
-        };
-        let Some((path, of)) = place else {
-            return Err(String::new());
+            let it = state.volumes[volume].entries().of_uri(&uri);
+            it.map(PathEntry::index).ok_or_else(String::new)?
         };
         let live = self.is_live(volume, path);
         if live && gone == Gone::KeepWhileLive {
@@ -215,13 +212,11 @@ impl Service {
         if !self.has_other(volume, path) {
             return Err("not told any more; it stays, because no other path is usable".into());
         }
-        let removed = self.edit(volume, false, |it| {
-            it.remove(&of);
-            Ok(())
-        });
+        let removed = self.edit(volume, false, |it| it.remove(&uri));
         removed.map_err(|why| {
-            let why = unnamed(name, uri, &why);
-            let of_it = why.strip_prefix(uri).map(|rest| format!("it{rest}"));
+            let (uri, why) = (uri.to_string(), why.to_string());
+            let why = unnamed(name, &uri, &why);
+            let of_it = why.strip_prefix(&uri).map(|rest| format!("it{rest}"));
             let why = of_it.as_deref().unwrap_or(why);
             format!("not told any more, and stays: {why}")
         })?;

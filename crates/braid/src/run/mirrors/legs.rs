@@ -74,7 +74,7 @@ impl Service {
             None => Change::AddLeg(name, leg),
             Some(old) => Change::Leg(name, Box::new(old), LegVerb::Replace(leg)),
         };
-        self.make(change, force).map(|()| answer)
+        self.make(&[change], force).map(|()| answer)
     }
 
     /// The same of a leg by its volume. No other verb has this mirror or its legs.
@@ -305,7 +305,7 @@ impl Service {
             Some(of) => Change::RemoveLeg(name.clone(), of),
             None => Change::Leg(name.clone(), Box::new(leg.clone()), LegVerb::Forget),
         };
-        self.make(change, false)?;
+        self.make(&[change], false)?;
         let carries = self.carries_superblock(volume, leg)?;
         Ok(json!({"volume": name, "leg": leg.name, "carries_superblock": carries}))
     }

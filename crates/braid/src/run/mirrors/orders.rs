@@ -367,7 +367,7 @@ impl Service {
                 };
                 let _alone = self.alone_with_mirror(volume, by)?;
                 let change = Change::Leg(params.volume.clone(), Box::new(leg), verb);
-                let made = self.make(change, false);
+                let made = self.make(&[change], false);
                 made.map(|()| terms::answer(call, params))
             }),
             Call::MirrorGrow(_) => self.grow_mirror(volume, by),
