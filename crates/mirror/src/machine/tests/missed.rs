@@ -538,7 +538,7 @@ fn t50_a_leg_that_says_less_than_before_lacks_the_union() {
         ..found
     };
     mirror.check_missed(2, &older);
-    assert!(!mirror.legs[2].missed().is_some());
+    assert!(mirror.legs[2].missed().is_none());
 }
 
 /// Ends what is asked; leg 0 can't read region `bad`. What was written on it, what is news, and
