@@ -30,7 +30,7 @@ use super::Superblock;
 use super::copies::NoLeg;
 use super::history::Standing;
 use super::machine::planted;
-use super::superblock::{Lack, LegState};
+use super::superblock::{EntryState, Lack};
 use alloc::vec::Vec;
 use canary::Bug;
 use core::fmt;
@@ -214,15 +214,15 @@ fn is_older_than_known(
     let id = leg.leg().map(|it| it.id);
     let knows = |it: &Superblock| {
         let entry = it.legs.get(usize::from(leg.slot)).copied().flatten();
-        let was_in_sync = entry.is_some_and(|entry| entry.state == LegState::InSync);
+        let was_in_sync = entry.is_some_and(|entry| entry.state == EntryState::InSync);
         was_in_sync && entry.map(|entry| entry.id) == id
     };
     // A leg that is stale in the newest state says nothing that counts.
     let takes_part = |it: &Superblock| {
-        let in_sync = state.state(it.slot) == Some(LegState::InSync);
+        let in_sync = state.state(it.slot) == Some(EntryState::InSync);
         in_sync && it.slot != leg.slot && it.event.saturating_add(1) >= state.event
     };
-    let in_sync = state.state(leg.slot) == Some(LegState::InSync);
+    let in_sync = state.state(leg.slot) == Some(EntryState::InSync);
     let mut others = legs.iter().map(|it| it.1).filter(|it| takes_part(it));
     in_sync && leg.mark > 0 && others.any(|it| knows(it) && leg.mark < it.confirmed)
 }
@@ -263,8 +263,8 @@ fn useless_for(
         // Who has never said that it goes on without the newest one was not written by itself.
         let us = state.leg().map(|it| it.id);
         let other = entry(leg, state.slot).filter(|it| Some(it.id) == us);
-        let alone = other.is_none_or(|it| it.state != LegState::InSync);
-        let stale = known.is_some_and(|it| it.state != LegState::InSync);
+        let alone = other.is_none_or(|it| it.state != EntryState::InSync);
+        let stale = known.is_some_and(|it| it.state != EntryState::InSync);
         return match standing(leg, state) {
             Standing::Within => None,
             Standing::TooOld if stale && !alone => Some(Ok(NoLeg::TooOld)),
@@ -275,7 +275,7 @@ fn useless_for(
     if leg.place.holds(&state.geometry) {
         return None;
     }
-    let needed = known.is_some_and(|it| it.state == LegState::InSync) && !wishes.without;
+    let needed = known.is_some_and(|it| it.state == EntryState::InSync) && !wishes.without;
     Some(match needed || leg == state {
         true => Err(|at, _| Refusal::Small(at)),
         false => Ok(NoLeg::Small),
@@ -307,13 +307,13 @@ fn newest(legs: &[(usize, &Superblock)], wishes: Wishes) -> Result<(usize, Vec<u
 }
 
 fn in_sync(leg: &Superblock) -> bool {
-    leg.leg().is_some_and(|it| it.state == LegState::InSync)
+    leg.leg().is_some_and(|it| it.state == EntryState::InSync)
 }
 
 /// How the state of `leg` stands to that which `other` shows.
 fn standing(leg: &Superblock, other: &Superblock) -> Standing {
     let lineage = leg.history.current().id;
-    if let Some(LegState::Stale(lack) | LegState::Rebuilding(lack)) = other.state(leg.slot)
+    if let Some(EntryState::Stale(lack) | EntryState::Rebuilding(lack)) = other.state(leg.slot)
         && lack.seen_lineage == lineage
         && leg.event <= lack.seen_event.saturating_add(1)
     {
@@ -333,13 +333,15 @@ fn role(leg: &Superblock, state: &Superblock, discarded: bool) -> Role {
     match state.state(leg.slot) {
         _ if discarded => behind(0, Why::Discarded),
         // What it lost it may show as zeroes, though the newest state doesn't know of that (T50).
-        Some(LegState::Stale(_) | LegState::Rebuilding(_)) if leg.cut_at > 0 => behind(0, Why::Cut),
-        Some(LegState::InSync) if took_part => Role::InSync,
+        Some(EntryState::Stale(_) | EntryState::Rebuilding(_)) if leg.cut_at > 0 => {
+            behind(0, Why::Cut)
+        }
+        Some(EntryState::InSync) if took_part => Role::InSync,
         // That it is being rebuilt may have been said without having reached it.
-        Some(LegState::Rebuilding(lack)) if took_part || leg.event >= lack.seen_event => {
+        Some(EntryState::Rebuilding(lack)) if took_part || leg.event >= lack.seen_event => {
             behind(lack.position, Why::Unfinished)
         }
-        Some(LegState::Stale(lack))
+        Some(EntryState::Stale(lack))
             if leg.event >= lack.seen_event || canary::has(Bug::TrustedPutBack) =>
         {
             behind(lack.position, Why::Left)
@@ -383,7 +385,7 @@ fn complete(
     next.cut_at = 0; // each leg says its own
     for (slot, entry) in state.entries() {
         let stale = |position, seen_event| {
-            LegState::Stale(Lack {
+            EntryState::Stale(Lack {
                 position,
                 seen_event,
                 seen_lineage: state.history.lineage_of(seen_event),
@@ -392,17 +394,17 @@ fn complete(
         // Nobody knows whether the newest event reached it.
         let before = state.event.saturating_sub(1);
         let now = match (entry.state, given(slot)) {
-            (LegState::InSync, None) => stale(state.geometry.bytes, before),
-            (LegState::Rebuilding(lack), None) => stale(lack.position, before),
+            (EntryState::InSync, None) => stale(state.geometry.bytes, before),
+            (EntryState::Rebuilding(lack), None) => stale(lack.position, before),
             (was, None) => was,
             (was, Some(&(at, leg))) => match (was, roles[at]) {
                 (
-                    LegState::Stale(lack),
+                    EntryState::Stale(lack),
                     Role::Behind {
                         position,
                         why: Why::Left,
                     },
-                ) => LegState::Stale(Lack { position, ..lack }),
+                ) => EntryState::Stale(Lack { position, ..lack }),
                 (_, Role::Behind { position, .. }) => stale(position, leg.event.min(state.event)),
                 _ => was,
             },

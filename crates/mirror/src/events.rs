@@ -9,7 +9,7 @@
 use super::bad::BadBlocks;
 use super::history::{History, Lineage};
 use super::layout::{Geometry, Place};
-use super::superblock::{Features, Lack, LegEntry, LegState, Owner, Superblock};
+use super::superblock::{EntryState, Features, Lack, LegEntry, Owner, Superblock};
 use super::{Id, Label, Name, Properties};
 use crate::limits::LEGS_MAX;
 
@@ -59,8 +59,8 @@ impl Superblock {
             *entry = Some(LegEntry {
                 id: leg.id,
                 state: match slot == 0 || leg.in_sync {
-                    true => LegState::InSync,
-                    false => LegState::Stale(whole),
+                    true => EntryState::InSync,
+                    false => EntryState::Stale(whole),
                 },
                 label: leg.label,
             });
@@ -182,24 +182,24 @@ impl Superblock {
     /// The leg `slot` leaves; of its events it has `seen` for certain.
     pub fn without(&self, slot: u8, seen: u64) -> Option<Self> {
         let position = match self.state(slot)? {
-            LegState::InSync if self.in_sync().count() > 1 => self.geometry.bytes,
-            LegState::Rebuilding(lack) => lack.position,
-            LegState::InSync | LegState::Stale(_) => return None,
+            EntryState::InSync if self.in_sync().count() > 1 => self.geometry.bytes,
+            EntryState::Rebuilding(lack) => lack.position,
+            EntryState::InSync | EntryState::Stale(_) => return None,
         };
         let lack = Lack {
             position,
             seen_event: seen,
             seen_lineage: self.history.lineage_of(seen),
         };
-        self.changed(slot, LegState::Stale(lack))
+        self.changed(slot, EntryState::Stale(lack))
     }
 
     /// None of the data of the stale leg `slot` count.
     pub fn emptied(&self, slot: u8) -> Option<Self> {
         match self.state(slot)? {
-            LegState::Stale(lack) => {
+            EntryState::Stale(lack) => {
                 let position = 0;
-                self.changed(slot, LegState::Stale(Lack { position, ..lack }))
+                self.changed(slot, EntryState::Stale(Lack { position, ..lack }))
             }
             _ => None,
         }
@@ -208,7 +208,7 @@ impl Superblock {
     /// The leg `slot` is rebuilt: it gets every write from now on.
     pub fn rebuilding(&self, slot: u8) -> Option<Self> {
         match self.state(slot)? {
-            LegState::Stale(lack) => self.changed(slot, LegState::Rebuilding(lack)),
+            EntryState::Stale(lack) => self.changed(slot, EntryState::Rebuilding(lack)),
             _ => None,
         }
     }
@@ -217,7 +217,7 @@ impl Superblock {
     /// for certain. In its state before that it lacks more.
     pub fn rebuilt_to(&self, slot: u8, position: u64, seen: u64) -> Option<Self> {
         match self.state(slot)? {
-            LegState::Rebuilding(lack)
+            EntryState::Rebuilding(lack)
                 if (lack.position..=self.geometry.bytes).contains(&position) =>
             {
                 let lack = Lack {
@@ -228,7 +228,7 @@ impl Superblock {
                         false => lack.seen_lineage,
                     },
                 };
-                self.changed(slot, LegState::Rebuilding(lack))
+                self.changed(slot, EntryState::Rebuilding(lack))
             }
             _ => None,
         }
@@ -237,7 +237,7 @@ impl Superblock {
     /// The leg `slot` has everything, flushed.
     pub fn rejoined(&self, slot: u8) -> Option<Self> {
         match self.state(slot)? {
-            LegState::Rebuilding(_) => self.changed(slot, LegState::InSync),
+            EntryState::Rebuilding(_) => self.changed(slot, EntryState::InSync),
             _ => None,
         }
     }
@@ -252,7 +252,7 @@ impl Superblock {
         }
         *free = Some(LegEntry {
             id,
-            state: LegState::Stale(Lack {
+            state: EntryState::Stale(Lack {
                 position: 0,
                 seen_event: 0,
                 seen_lineage: 0,
@@ -272,22 +272,22 @@ impl Superblock {
 
     /// Whether dirty bits must stay set, because some leg lacks their regions.
     pub fn keeps_intents(&self) -> bool {
-        let lacks = |state| !matches!(state, LegState::InSync);
+        let lacks = |state| !matches!(state, EntryState::InSync);
         self.entries().any(|(_, entry)| lacks(entry.state))
     }
 
-    pub(super) fn state(&self, slot: u8) -> Option<LegState> {
+    pub(super) fn state(&self, slot: u8) -> Option<EntryState> {
         let entry = self.legs.get(usize::from(slot))?.as_ref()?;
         Some(entry.state)
     }
 
-    pub(super) fn set_state(&mut self, slot: u8, state: LegState) {
+    pub(super) fn set_state(&mut self, slot: u8, state: EntryState) {
         if let Some(Some(entry)) = self.legs.get_mut(usize::from(slot)) {
             entry.state = state;
         }
     }
 
-    fn changed(&self, slot: u8, state: LegState) -> Option<Self> {
+    fn changed(&self, slot: u8, state: EntryState) -> Option<Self> {
         let mut next = self.next();
         next.set_state(slot, state);
         Some(next)

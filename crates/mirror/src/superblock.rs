@@ -125,14 +125,14 @@ pub struct LegEntry {
     /// The leg.
     pub id: Id,
     /// Its state.
-    pub state: LegState,
+    pub state: EntryState,
     /// Label by which it was last reached, for users.
     pub label: Label,
 }
 
 /// State of a leg in a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LegState {
+pub enum EntryState {
     /// It has every acknowledged write.
     InSync,
     /// It missed writes: away, or not yet begun.
@@ -271,7 +271,7 @@ impl Superblock {
 
     /// Numbers of the legs that have every acknowledged write.
     pub fn in_sync(&self) -> impl Iterator<Item = u8> {
-        let in_sync = |entry: &LegEntry| entry.state == LegState::InSync;
+        let in_sync = |entry: &LegEntry| entry.state == EntryState::InSync;
         self.entries()
             .filter(move |it| in_sync(it.1))
             .map(|it| it.0)
@@ -409,7 +409,7 @@ impl Superblock {
             let others = self.entries().filter(|it| it.0 != slot);
             let alone = others.into_iter().all(|it| it.1.id != entry.id);
             claim(alone && !entry.id.is_none(), "legs")?;
-            if let LegState::Stale(lack) | LegState::Rebuilding(lack) = entry.state {
+            if let EntryState::Stale(lack) | EntryState::Rebuilding(lack) = entry.state {
                 claim(lack.position <= mirror_bytes, "legs")?;
                 claim(lack.seen_event <= self.event, "legs")?;
             }
@@ -430,9 +430,9 @@ fn encode_owner(owner: &Owner, block: &mut [u8]) {
 fn encode_leg(leg: &LegEntry, entry: &mut [u8]) {
     ENTRY_ID.of_mut(entry).copy_from_slice(&leg.id.0);
     let (state, lack) = match leg.state {
-        LegState::InSync => (1, None),
-        LegState::Stale(lack) => (2, Some(lack)),
-        LegState::Rebuilding(lack) => (3, Some(lack)),
+        EntryState::InSync => (1, None),
+        EntryState::Stale(lack) => (2, Some(lack)),
+        EntryState::Rebuilding(lack) => (3, Some(lack)),
     };
     ENTRY_STATE.set(entry, state);
     if let Some(lack) = lack {
@@ -534,9 +534,9 @@ fn parse_leg(entry: &[u8]) -> Result<Option<LegEntry>, ParseError> {
     };
     let state = match ENTRY_STATE.number(entry) {
         0 => return Ok(None),
-        1 => LegState::InSync,
-        2 => LegState::Stale(lack),
-        3 => LegState::Rebuilding(lack),
+        1 => EntryState::InSync,
+        2 => EntryState::Stale(lack),
+        3 => EntryState::Rebuilding(lack),
         _ => return Err(ParseError::Field("legs")),
     };
     Ok(Some(LegEntry {

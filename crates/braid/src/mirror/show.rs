@@ -8,7 +8,7 @@ use mirror::assembly::{Assembly, Refusal, Role};
 use mirror::bad::BadKind;
 use mirror::copies::{Chosen, NoLeg};
 use mirror::history::Lineage;
-use mirror::superblock::{LegEntry, LegState, Superblock};
+use mirror::superblock::{EntryState, LegEntry, Superblock};
 use policy::Policy;
 use serde_json::{Value, json};
 
@@ -81,9 +81,9 @@ fn legs(it: &Superblock) -> String {
 
 fn state(entry: &LegEntry, bytes: u64) -> String {
     match entry.state {
-        LegState::InSync => "in sync".into(),
-        LegState::Stale(lack) => format!("stale, lacks {}", lack_words(lack.position, bytes)),
-        LegState::Rebuilding(lack) => {
+        EntryState::InSync => "in sync".into(),
+        EntryState::Stale(lack) => format!("stale, lacks {}", lack_words(lack.position, bytes)),
+        EntryState::Rebuilding(lack) => {
             format!("being rebuilt, lacks {}", lack_words(lack.position, bytes))
         }
     }
@@ -299,9 +299,9 @@ pub fn refusal_words(all: &[Examined], refusal: &Refusal) -> String {
 pub fn mirror_json(it: &Superblock) -> Value {
     let legs = it.entries().map(|(slot, entry)| {
         let (state, position) = match entry.state {
-            LegState::InSync => ("in-sync", None),
-            LegState::Stale(lack) => ("stale", Some(lack.position)),
-            LegState::Rebuilding(lack) => ("rebuilding", Some(lack.position)),
+            EntryState::InSync => ("in-sync", None),
+            EntryState::Stale(lack) => ("stale", Some(lack.position)),
+            EntryState::Rebuilding(lack) => ("rebuilding", Some(lack.position)),
         };
         json!({
             "slot": slot,

@@ -24,7 +24,7 @@ use mirror::copies::{Chosen, NoLeg};
 use mirror::limits::LEGS_MAX;
 use mirror::machine::{CheckReport, Ticket};
 use mirror::ownership::heartbeat_ns;
-use mirror::superblock::LegState;
+use mirror::superblock::EntryState;
 use mirror::{Crc32c, Id, Name};
 use multipath::Outcome;
 
@@ -144,7 +144,7 @@ pub(super) struct LegDevice {
     /// Its superblock, or why it has none.
     pub found: Option<Result<Chosen, NoLeg>>,
     /// Its state when the mirror was stopped.
-    pub last: Option<LegState>,
+    pub last: Option<EntryState>,
     /// Its slot, once the mirror runs.
     pub slot: Option<u8>,
     /// Set while the mirror goes on without it: when it is tried again.

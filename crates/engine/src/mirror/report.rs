@@ -11,7 +11,7 @@ use crate::limits::{LEG_HANGS_NS, LEG_RETRY_NS};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use mirror::superblock::{LegEntry, LegState};
+use mirror::superblock::{EntryState, LegEntry};
 use mirror::{Label, Named, Superblock};
 use policy::{Knobs, Policy};
 
@@ -194,8 +194,8 @@ impl MirrorDevice {
             (Some(Ok(_)), None, _) if running.is_some() => LegStatus::Unusable,
             (Some(Ok(found)), None, _) => {
                 match leg.last.or(found.superblock.leg().map(|it| it.state)) {
-                    Some(LegState::InSync) => LegStatus::InSync,
-                    Some(LegState::Rebuilding(_)) => LegStatus::Rebuilding,
+                    Some(EntryState::InSync) => LegStatus::InSync,
+                    Some(EntryState::Rebuilding(_)) => LegStatus::Rebuilding,
                     _ => LegStatus::Stale,
                 }
             }

@@ -27,7 +27,7 @@
 use super::super::copies::NoLeg;
 use super::super::history::Standing;
 use super::super::machine::planted::{Bug, has};
-use super::super::superblock::LegState;
+use super::super::superblock::EntryState as LegState;
 use super::super::{Id, Label, Superblock};
 use super::{Assembly, Refusal, Role, Wishes, assemble};
 use alloc::boxed::Box;

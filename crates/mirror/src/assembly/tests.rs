@@ -86,7 +86,7 @@ fn t14_a_leg_that_left_is_behind_and_alone_is_nothing() {
     let forced = assemble(&given(&[old]), FORCED).unwrap();
     assert_eq!(
         forced.next.state(0),
-        Some(LegState::Stale(Lack {
+        Some(EntryState::Stale(Lack {
             position,
             seen_event: 1,
             seen_lineage: 1,
@@ -251,7 +251,7 @@ fn t50_a_leg_rolled_back_over_heartbeats_is_stale() {
     let (position, why) = (0, Why::RolledBack);
     assert_eq!(assembly.roles[1], Role::Behind { position, why });
     let said = assembly.next.state(1);
-    assert!(matches!(said, Some(LegState::Stale(lack)) if lack.position == 0));
+    assert!(matches!(said, Some(EntryState::Stale(lack)) if lack.position == 0));
     // Also where it lacks several events.
     first.event += 2;
     let assembly = assembled(&[first, second]).unwrap();
@@ -322,7 +322,7 @@ fn that_a_leg_is_being_rebuilt_was_said_without_having_reached_it() {
         seen_event,
         seen_lineage,
     };
-    lacks_all.set_state(1, LegState::Stale(lack));
+    lacks_all.set_state(1, EntryState::Stale(lack));
     let back = lacks_all.rebuilding(1).unwrap();
     let on = back.rebuilt_to(1, 2 << 20, back.event).unwrap();
     let on = on.rebuilt_to(1, 3 << 20, on.event).unwrap();

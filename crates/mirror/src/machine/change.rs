@@ -9,7 +9,7 @@ use super::leg::{Change, Leg, LegState, Stale};
 use super::legs::Legs;
 use super::{Mirror, News, Output};
 use crate::layout::Place;
-use crate::superblock::{Lack, LegState as Recorded};
+use crate::superblock::{EntryState, Lack};
 use crate::{Id, Label, Superblock};
 use alloc::boxed::Box;
 use block::Outcome;
@@ -192,7 +192,7 @@ impl Mirror {
     pub(super) fn blank(&self, leg: u8) -> Option<Lack> {
         self.legs[leg].fresh()?;
         match self.state.state(leg)? {
-            Recorded::Stale(lack) => Some(lack),
+            EntryState::Stale(lack) => Some(lack),
             _ => None,
         }
     }

@@ -14,7 +14,7 @@ use super::planted::{Bug, has};
 use super::startup::StartState;
 use super::{Mirror, News, Output};
 use crate::Superblock;
-use crate::superblock::LegState;
+use crate::superblock::EntryState;
 use block::Outcome;
 
 /// When a proposal that no leg could take is written again.
@@ -182,22 +182,22 @@ impl Mirror {
             let step = self.legs.rebuild(slot).map(|it| it.step);
             let changed = match entry.state {
                 _ if self.changes.removing.has(slot) => next.removed(slot),
-                LegState::InSync | LegState::Rebuilding(_) if !there => {
+                EntryState::InSync | EntryState::Rebuilding(_) if !there => {
                     let left = next.without(slot, seen);
                     left.map(|left| self.as_it_is(slot, left))
                 }
-                LegState::Stale(lack) if self.is_nothing(slot) && lack.position > 0 => {
+                EntryState::Stale(lack) if self.is_nothing(slot) && lack.position > 0 => {
                     next.emptied(slot)
                 }
-                LegState::Stale(_) if let Some(Step::Event(lack)) = step => {
+                EntryState::Stale(_) if let Some(Step::Event(lack)) = step => {
                     let mut stale = next;
-                    stale.set_state(slot, LegState::Stale(lack));
+                    stale.set_state(slot, EntryState::Stale(lack));
                     stale.rebuilding(slot)
                 }
-                LegState::Rebuilding(_) if let Some(Step::Position(to)) = step => {
+                EntryState::Rebuilding(_) if let Some(Step::Position(to)) = step => {
                     next.rebuilt_to(slot, to, seen)
                 }
-                LegState::Rebuilding(_) if step == Some(Step::Whole) && !failed => {
+                EntryState::Rebuilding(_) if step == Some(Step::Whole) && !failed => {
                     next.rejoined(slot)
                 }
                 _ => None,

@@ -9,7 +9,7 @@ use super::{Leg, Mirror};
 use crate::Superblock;
 use crate::copies::Chosen;
 use crate::ownership::Heartbeat;
-use crate::superblock::LegState;
+use crate::superblock::EntryState;
 use block::Outcome;
 
 impl Leg {
@@ -47,7 +47,7 @@ impl Mirror {
         let others = || next.in_sync().filter(|&it| it != leg.committed.slot);
         let was_in_sync = |slot: u8| {
             let same = id(&leg.committed, slot) == id(next, slot);
-            same && leg.committed.state(slot) == Some(LegState::InSync)
+            same && leg.committed.state(slot) == Some(EntryState::InSync)
         };
         let before = match others().all(was_in_sync) {
             true => leg.committed.confirmed,

@@ -11,7 +11,7 @@ use super::legs::{Legs, Round, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, Output, Pages};
 use crate::bitmap::{Bitmap, PAGE_BYTES};
-use crate::superblock::LegState;
+use crate::superblock::EntryState;
 use alloc::vec::Vec;
 use block::Outcome;
 use block::Range;
@@ -506,6 +506,6 @@ impl Mirror {
 
     /// Whether `leg` is stale by the latest proposal.
     pub(super) fn is_stale(&self, leg: u8) -> bool {
-        matches!(self.state.state(leg), Some(LegState::Stale(_)))
+        matches!(self.state.state(leg), Some(EntryState::Stale(_)))
     }
 }

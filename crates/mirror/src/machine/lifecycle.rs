@@ -24,7 +24,7 @@ use super::{Changes, CheckReport, Config, Mirror, News, Start};
 use crate::assembly::degraded::Record;
 use crate::assembly::{Role, Why};
 use crate::ownership::Ownership;
-use crate::superblock::LegState as Recorded;
+use crate::superblock::EntryState;
 use crate::{Name, Properties, Superblock};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -513,5 +513,5 @@ impl Mirror {
 
 /// Whether a leg is being rebuilt by `state`.
 pub(super) fn is_rebuilding(state: &Superblock, leg: u8) -> bool {
-    matches!(state.state(leg), Some(Recorded::Rebuilding(_)))
+    matches!(state.state(leg), Some(EntryState::Rebuilding(_)))
 }

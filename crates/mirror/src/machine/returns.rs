@@ -16,7 +16,7 @@ use crate::assembly::{Role, Wishes, assemble};
 use crate::copies::{Chosen, NoLeg};
 use crate::limits::LEGS_MAX;
 use crate::ownership::Watch;
-use crate::superblock::{Lack, LegState as Recorded};
+use crate::superblock::{EntryState, Lack};
 use crate::{Label, Superblock};
 use alloc::boxed::Box;
 use block::Outcome;
@@ -261,7 +261,7 @@ impl Mirror {
         let both = assemble(&[Ok(now), Ok(superblock)], wishes).map_err(|_| Unfit::Parted)?;
         match (both.newest, both.roles[1], both.next.state(leg)) {
             (_, Role::Unusable(why), _) => Err(Unfit::NoLeg(why)),
-            (0, Role::Behind { .. }, Some(Recorded::Stale(lack))) => {
+            (0, Role::Behind { .. }, Some(EntryState::Stale(lack))) => {
                 let is_void = self.legs[leg].is_void();
                 let position = if is_void { 0 } else { lack.position };
                 Ok(Lack { position, ..lack })
@@ -346,7 +346,7 @@ impl Mirror {
     /// Returns the committed position of a rebuild.
     pub(super) fn position(&self, leg: u8) -> Option<u64> {
         match self.state.state(leg)? {
-            Recorded::Rebuilding(lack) => Some(lack.position),
+            EntryState::Rebuilding(lack) => Some(lack.position),
             _ => None,
         }
     }

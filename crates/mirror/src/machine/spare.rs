@@ -18,7 +18,7 @@ use super::planted::{Bug, has};
 use super::{Mirror, Output};
 use crate::bitmap::Bitmap;
 use crate::copies::{Chosen, NoLeg};
-use crate::superblock::LegState as Recorded;
+use crate::superblock::EntryState;
 use block::Outcome;
 use block::Range;
 
@@ -251,7 +251,7 @@ impl Mirror {
     /// can be reached again, it is read there.
     pub fn may_have(&self, leg: u8, range: Range) -> bool {
         let said = match self.state.state(leg) {
-            Some(Recorded::Stale(lack)) => lack.position,
+            Some(EntryState::Stale(lack)) => lack.position,
             _ => 0,
         };
         let lacks = |missed: &Bitmap| self.regions(range).any(|region| missed.is_set(region));

@@ -41,9 +41,9 @@ impl Draw {
         LegEntry {
             id: Id([slot + 1; 16]),
             state: match self.below(4) {
-                1 => LegState::Stale(lack),
-                2 => LegState::Rebuilding(lack),
-                _ => LegState::InSync,
+                1 => EntryState::Stale(lack),
+                2 => EntryState::Rebuilding(lack),
+                _ => EntryState::InSync,
             },
             label: Label::cut(&format!("file:/srv/leg {slot} é")),
         }
@@ -91,7 +91,7 @@ pub fn superblock(seed: u64) -> Superblock {
         *leg = there.then_some(entry);
     }
     if let Some(leg) = &mut legs[usize::from(slot)] {
-        leg.state = LegState::InSync;
+        leg.state = EntryState::InSync;
     }
     let mut properties = Properties::default();
     properties.set("policy", "round-robin:262144").unwrap();

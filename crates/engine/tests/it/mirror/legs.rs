@@ -4,7 +4,7 @@ use super::rig::{LEG_BYTES, Rig, data, io, made, say, superblock};
 use engine::host::{IoOp, SubmitError};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
-use mirror::superblock::{LegState, Superblock};
+use mirror::superblock::{EntryState, Superblock};
 use multipath::Outcome;
 use nvme::wire::Status;
 
@@ -18,7 +18,7 @@ fn t14_a_leg_that_fails_is_said_to_be_stale_before_its_write_is_acknowledged_and
     rig.disk(1).error = Some(EIO);
     assert_eq!(rig.write(1, 2), Outcome::Done);
     let state = superblock(&disks[0]).superblock.legs[1].unwrap().state;
-    assert!(matches!(state, LegState::Stale(_)), "{state:?}");
+    assert!(matches!(state, EntryState::Stale(_)), "{state:?}");
     assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
     for block in 0..2 {
         assert_eq!(rig.read(block), Ok(block as u8 + 1));
@@ -212,7 +212,7 @@ fn t14_a_leg_that_is_cut_short_leaves_at_once_and_is_rebuilt_from_the_start_when
         assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
         let state = superblock(&disks[0]).superblock.legs[1].unwrap().state;
         assert!(
-            matches!(state, LegState::Stale(lack) if lack.position == 0),
+            matches!(state, EntryState::Stale(lack) if lack.position == 0),
             "{state:?}"
         );
         let line = |rig: &Rig| rig.lines().iter().any(|it| it.contains("was cut short"));
@@ -264,7 +264,7 @@ fn t45_of_the_last_leg_what_was_cut_off_is_an_error_and_the_rest_is_there() {
     rig.run(SECOND, |_| false);
     let state = superblock(&disks[1]).superblock.legs[0].unwrap().state;
     assert!(
-        matches!(state, LegState::Stale(lack) if lack.position == 0),
+        matches!(state, EntryState::Stale(lack) if lack.position == 0),
         "{state:?}"
     );
     rig.order(MirrorOrder::Return(0));

@@ -7,7 +7,7 @@ use engine::host::VolumeInfo;
 use engine::mirror::{Anew, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
 use mirror::Id;
 use mirror::assembly::Wishes;
-use mirror::superblock::LegState;
+use mirror::superblock::EntryState;
 use multipath::Outcome;
 
 #[test]
@@ -94,7 +94,7 @@ fn a_mirror_without_a_leg_that_may_have_more_starts_by_the_users_word_only() {
     assert_eq!(alone.statuses(), [LegStatus::InSync, LegStatus::Missing]);
     let after = superblock(&disks[0]).superblock;
     let state = after.legs[1].unwrap().state;
-    assert!(matches!(state, LegState::Stale(_)), "{state:?}");
+    assert!(matches!(state, EntryState::Stale(_)), "{state:?}");
     alone.stop();
     // The other one came before: it is rebuilt.
     let mut both = Rig::ready(&disks);

@@ -4,7 +4,7 @@ use super::rig::{LEG_BYTES, Rig, WITHOUT, configured, data, made, say, superbloc
 use engine::host::HostEvent;
 use engine::machine::{DeviceError, LocalDevice, Machine};
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
-use mirror::superblock::LegState;
+use mirror::superblock::EntryState;
 use mirror::{Id, Name, Superblock};
 use multipath::Outcome;
 use nvme::wire::Status;
@@ -44,7 +44,7 @@ fn t50_a_leg_that_shrank_returns_once_it_is_large() {
             rig.run(100 * SECOND, |_| false);
             assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
             let state = superblock(&disks[0]).superblock.legs[1].unwrap().state;
-            let nothing = matches!(state, LegState::Stale(lack) if lack.position == 0);
+            let nothing = matches!(state, EntryState::Stale(lack) if lack.position == 0);
             assert!(nothing, "{state:?}");
             let why = rig.report().legs[1].why.clone().unwrap_or_default();
             assert!(why.contains("make it as large again"), "{why}");

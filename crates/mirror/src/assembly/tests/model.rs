@@ -525,8 +525,8 @@ impl World {
     /// Legs in sync that are there; those that are being rebuilt too, if asked.
     fn with(&self, session: &Session, rebuilding: bool) -> Vec<usize> {
         let takes_part = |leg: &usize| match session.state.state(*leg as u8) {
-            Some(LegState::InSync) => true,
-            Some(LegState::Rebuilding(_)) => rebuilding,
+            Some(EntryState::InSync) => true,
+            Some(EntryState::Rebuilding(_)) => rebuilding,
             _ => false,
         };
         session.present.iter().copied().filter(takes_part).collect()
@@ -605,7 +605,7 @@ impl World {
     /// A leg that is behind is there (again).
     fn bring_back(&mut self, session: &mut Session) -> Result<(), Crash> {
         let leg = self.draw(LEGS as u64) as usize;
-        if !matches!(session.state.state(leg as u8), Some(LegState::Stale(_))) {
+        if !matches!(session.state.state(leg as u8), Some(EntryState::Stale(_))) {
             return Ok(());
         }
         self.begin(session)?;
@@ -644,7 +644,7 @@ impl World {
     fn copy(&mut self, session: &mut Session) -> Result<(), Crash> {
         self.begin(session)?;
         let lacks = |leg: &usize| match session.state.state(*leg as u8) {
-            Some(LegState::Rebuilding(lack)) => Some((*leg, lack.position)),
+            Some(EntryState::Rebuilding(lack)) => Some((*leg, lack.position)),
             _ => None,
         };
         let Some((leg, position)) = session.present.iter().find_map(lacks) else {

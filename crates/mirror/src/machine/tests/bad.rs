@@ -3,7 +3,7 @@ use super::super::super::bad::BadKind::{LastCopy, Unwritten};
 use super::super::*;
 use super::heartbeats::{INTERVAL, shared};
 use super::rules::{MS, started, started_with};
-use crate::superblock::LegState;
+use crate::superblock::EntryState;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -309,7 +309,7 @@ fn leg_that_is_sanitized_leaves_and_has_nothing() {
     assert_eq!((rig.in_sync(), rig.bad(1)), (1, vec![]));
     assert!(rig.news.contains(&News::Left(1, Outcome::Erased)));
     let state = rig.mirror.superblock().state(1);
-    let nothing = matches!(state, Some(LegState::Stale(lack)) if lack.position == 0);
+    let nothing = matches!(state, Some(EntryState::Stale(lack)) if lack.position == 0);
     assert!(nothing, "{state:?}");
     // The last one stays, and fails what it is given, also when that is over.
     rig.erased = Some(0);
@@ -348,7 +348,7 @@ fn last_leg_that_is_sanitized_leaves_for_another() {
     rig.pass(5000);
     assert!(rig.news.contains(&News::Left(0, Outcome::CutShort)));
     let state = rig.mirror.superblock().state(0);
-    let nothing = matches!(state, Some(LegState::Stale(lack)) if lack.position == 0);
+    let nothing = matches!(state, Some(EntryState::Stale(lack)) if lack.position == 0);
     assert!(nothing, "{state:?}");
     assert_eq!(rig.read(at(0, 16)), Ok(vec![1; 16]));
     rig.mirror.leg_found(0, 0, rig.now_ns);

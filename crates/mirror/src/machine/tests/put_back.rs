@@ -4,7 +4,7 @@ use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, started_with, well};
 use crate::bitmap::Bitmap;
 use crate::ownership::Terms;
-use crate::superblock::LegState;
+use crate::superblock::EntryState;
 use alloc::vec;
 use alloc::vec::Vec;
 use crc_fast::crc32_iscsi;
@@ -68,7 +68,7 @@ fn t51_what_lags_is_stale_by_the_first_event() {
     assert_eq!(copies(&mut mirror, Some(Outcome::MediaError)), none);
     let said = mirror.superblock();
     assert!(
-        matches!(said.state(0), Some(LegState::Stale(_))),
+        matches!(said.state(0), Some(EntryState::Stale(_))),
         "{said:?}"
     );
 }
@@ -167,7 +167,7 @@ fn t50_a_leg_put_back_while_it_runs_is_copied_whole() {
     };
     heartbeats(&mut mirror, 18_000 * MS, &mut put_back);
     match mirror.superblock().state(1) {
-        Some(LegState::Stale(lack)) => assert_eq!(lack.position, 0),
+        Some(EntryState::Stale(lack)) => assert_eq!(lack.position, 0),
         other => panic!("{other:?}"),
     }
     // The last one stays.

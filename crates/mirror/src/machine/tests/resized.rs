@@ -4,7 +4,7 @@ use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, started_with, well};
 use crate::assembly::{Role, Why, Wishes, assemble};
 use crate::ownership::Terms;
-use crate::superblock::LegState;
+use crate::superblock::EntryState;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -39,7 +39,7 @@ fn t50_a_leg_that_shrank_leaves_and_has_nothing() {
         assert!(!mirror.may_read(slot));
         run(&mut mirror, 2 * MS, &mut well);
         match mirror.superblock().state(slot) {
-            Some(LegState::Stale(lack)) => assert_eq!(lack.position, 0),
+            Some(EntryState::Stale(lack)) => assert_eq!(lack.position, 0),
             other => panic!("{other:?}"),
         }
         assert_eq!(read(&mut mirror, 3 << 20, 3 * MS), Outcome::Done);
@@ -84,7 +84,7 @@ fn t50_cut_leg_that_leaves_has_nothing() {
     run(&mut mirror, 2 * MS, &mut well);
     let state = mirror.superblock().state(0);
     assert!(
-        matches!(state, Some(LegState::Stale(lack)) if lack.position == 0),
+        matches!(state, Some(EntryState::Stale(lack)) if lack.position == 0),
         "{state:?}"
     );
 }
@@ -137,7 +137,7 @@ fn t50_a_leg_that_answers_past_its_end_has_nothing() {
         }
         assert!(news.contains(&News::Left(1, Outcome::CutShort)), "{news:?}");
         let state = mirror.superblock().state(1);
-        assert!(matches!(state, Some(LegState::Stale(lack)) if lack.position == 0));
+        assert!(matches!(state, Some(EntryState::Stale(lack)) if lack.position == 0));
     }
 }
 
@@ -283,7 +283,7 @@ fn t50_a_leg_that_was_cut_before_its_data_has_nothing() {
 fn t50_a_cut_leg_is_stale_beside_one_that_is_whole() {
     let mirror = cut();
     let mut first = said(&mirror, 0);
-    first.set_state(1, LegState::InSync);
+    first.set_state(1, EntryState::InSync);
     let second = first.on(1, PLACE);
     let assembly = assemble(&[Ok(first), Ok(second)], Wishes::default()).unwrap();
     let (position, why) = (0, Why::Cut);
@@ -293,7 +293,7 @@ fn t50_a_cut_leg_is_stale_beside_one_that_is_whole() {
     );
     assert_eq!(assembly.next.cut_at, 0);
     let state = assembly.next.state(0);
-    assert!(matches!(state, Some(LegState::Stale(lack)) if lack.position == 0));
+    assert!(matches!(state, Some(EntryState::Stale(lack)) if lack.position == 0));
 }
 
 /// The same without the leg that was cut, and that one comes later: the state calls it stale, and
@@ -302,7 +302,7 @@ fn t50_a_cut_leg_is_stale_beside_one_that_is_whole() {
 fn t50_a_cut_leg_that_was_absent_has_nothing() {
     let mirror = cut();
     let mut first = said(&mirror, 0);
-    first.set_state(1, LegState::InSync);
+    first.set_state(1, EntryState::InSync);
     let without = Wishes {
         without: true,
         ..Wishes::default()
@@ -310,13 +310,13 @@ fn t50_a_cut_leg_that_was_absent_has_nothing() {
     let second = first.on(1, PLACE);
     let alone = assemble(&[Ok(second)], without).unwrap();
     let next = alone.next.begun(9);
-    assert!(matches!(next.state(0), Some(LegState::Stale(lack)) if lack.position > 0));
+    assert!(matches!(next.state(0), Some(EntryState::Stale(lack)) if lack.position > 0));
     for state in [next, next.rebuilding(0).unwrap()] {
         let both = assemble(&[Ok(first), Ok(state)], Wishes::default()).unwrap();
         let (position, why) = (0, Why::Cut);
         assert_eq!(both.roles, [Role::Behind { position, why }, Role::InSync]);
         let state = both.next.state(0);
-        assert!(matches!(state, Some(LegState::Stale(lack)) if lack.position == 0));
+        assert!(matches!(state, Some(EntryState::Stale(lack)) if lack.position == 0));
     }
 }
 

@@ -6,7 +6,7 @@ use super::super::super::bad::BadKind;
 use super::super::super::copies::{Chosen, NoLeg, choose};
 use super::super::super::ownership::{Ownership, Terms};
 use super::super::super::superblock::tests::Draw;
-use super::super::super::superblock::{Lack, LegState};
+use super::super::super::superblock::{EntryState, Lack};
 use super::super::super::{Id, Label, Superblock};
 use super::super::*;
 use crate::bitmap::Bitmap;
@@ -105,7 +105,7 @@ impl World {
                 seen_lineage: 1,
             };
             for superblock in &mut superblocks {
-                superblock.set_state(count as u8 - 1, LegState::Stale(lack));
+                superblock.set_state(count as u8 - 1, EntryState::Stale(lack));
             }
         }
         let mut disks: Vec<_> = superblocks.iter().map(Disk::new).collect();

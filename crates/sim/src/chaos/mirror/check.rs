@@ -2,7 +2,7 @@
 use super::crash_checker::Legs;
 use crate::chaos::prelude::*;
 use mirror::assembly::{Wishes, assemble};
-use mirror::superblock::LegState;
+use mirror::superblock::EntryState;
 
 impl Course<'_> {
     /// A mirror that does not run, a leg that is not in sync, or a path that is not in use.
@@ -111,7 +111,7 @@ impl Course<'_> {
             };
             let in_sync = it
                 .entries()
-                .all(|(_, entry)| entry.state == LegState::InSync);
+                .all(|(_, entry)| entry.state == EntryState::InSync);
             if !it.clean || it.owner.is_some() || !in_sync {
                 let what =
                     format!("after a stop, leg {leg} does not say that it was clean: {it:?}");

@@ -24,7 +24,7 @@ use super::plan::Whom;
 use crate::chaos::prelude::*;
 use mirror::Superblock;
 use mirror::history::Standing;
-use mirror::superblock::LegState;
+use mirror::superblock::EntryState;
 
 /// By then a mirror runs, mostly.
 const BEGUN_NS: u64 = 2_000 * MS;
@@ -89,7 +89,7 @@ impl Course<'_> {
             return;
         }
         let legs = Legs::of(self.rig.leg_disks(), false);
-        let all_in_sync = |it: &Superblock| it.entries().all(|it| it.1.state == LegState::InSync);
+        let all_in_sync = |it: &Superblock| it.entries().all(|it| it.1.state == EntryState::InSync);
         let mut kept = Vec::new();
         for (leg, said) in legs.said().iter().enumerate() {
             let Some(said) = said.as_ref().ok().filter(|it| all_in_sync(it)) else {
@@ -162,8 +162,8 @@ impl Course<'_> {
             let known = newest.map(|it| it.id).any(|it| it == id)
                 && said.history.standing(event, id, said.event) == Standing::Within;
             let well = |(slot, state)| match (slot == leg, state) {
-                (true, state) => matches!(state, LegState::Stale(_)),
-                (false, state) => state == LegState::InSync,
+                (true, state) => matches!(state, EntryState::Stale(_)),
+                (false, state) => state == EntryState::InSync,
             };
             later && known && states.all(well)
         })

@@ -211,8 +211,8 @@ impl World {
         {
             let missed = mirror.legs.get(leg).and_then(Leg::missed);
             let position = match mirror.superblock().state(leg) {
-                Some(LegState::Stale(lack) | LegState::Rebuilding(lack)) => lack.position,
-                Some(LegState::InSync) => u64::MAX,
+                Some(EntryState::Stale(lack) | EntryState::Rebuilding(lack)) => lack.position,
+                Some(EntryState::InSync) => u64::MAX,
                 None => continue,
             };
             let (Some(missed), leg) = (missed, usize::from(leg)) else {

@@ -50,7 +50,7 @@ impl World {
     fn is_found(&self, leg: usize, whole: &[usize]) -> Option<&'static str> {
         let (assembly, newest) = self.roles()?;
         // The leg itself was in sync, or it would prove nothing.
-        if newest.state(leg as u8) != Some(LegState::InSync) {
+        if newest.state(leg as u8) != Some(EntryState::InSync) {
             return None;
         }
         let in_sync = |at: &usize| assembly.roles[*at] == Role::InSync && whole.contains(at);
