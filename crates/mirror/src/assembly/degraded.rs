@@ -10,8 +10,8 @@
 //! * A lineage is recorded durably before its first event is written to a leg. It has one writer,
 //!   and no writes after its clean stop, so a leg that shows this stop has all of its writes.
 //! * An owner changes a mirror only after its run is on all legs that it starts with, also on those
-//!   that are not in sync. So a leg that was left behind shows the run that left it, or a later one:
-//!   a stop leaves the run there too.
+//!   that are not in sync. So a leg that was left behind shows the run that left it, or a later
+//!   one: a stop leaves the run there too.
 //! * A run is recorded only once it is on all legs that were in sync at the start. So at most one
 //!   record has a run that legs in sync show, whichever legs each host has seen. A start without
 //!   some leg does not replace the record of another lineage: that of a half which a user has

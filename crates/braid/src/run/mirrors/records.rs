@@ -9,8 +9,8 @@
 //!
 //! While the record of another lineage can't be replaced, or it can't be read whether there is one,
 //! changes of the mirror wait, and it is tried again every second: a later start would take that
-//! one for the last. With `unsafe_without_mark = true` they don't. Where there is no record, none is needed: the mirror
-//! does not start by itself then.
+//! one for the last. With `unsafe_without_mark = true` they don't. Where there is no record, none
+//! is needed: the mirror does not start by itself then.
 //!
 //! # Limits
 //! A record that was moved away and back, and a file system that was put back as a whole, are not

@@ -1,6 +1,6 @@
-//! A mirror that lives through losses, crashes at any durable step, stops without a change, returns,
-//! rebuilds and force, on one host or in turn on two, with any of its disks, whose records are lost
-//! and put back; each assembly is compared with what was acknowledged.
+//! A mirror that lives through losses, crashes at any durable step, stops without a change,
+//! returns, rebuilds and force, on one host or in turn on two, with any of its disks, whose records
+//! are lost and put back; each assembly is compared with what was acknowledged.
 use super::super::super::machine::planted::{self, plant};
 use super::super::degraded::{Decision, Evidence, Permission, Record, decide};
 use super::super::*;
