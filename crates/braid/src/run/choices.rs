@@ -312,6 +312,7 @@ impl Choices {
 mod tests {
     use super::*;
     use crate::run::config::tests::parsed;
+    use proptest::prelude::*;
     use std::fs;
     use std::path::Path;
 
@@ -452,6 +453,68 @@ mod tests {
         choices.forget_others(&config("ctrl_loss_tmo = \"5s\"\n"));
         let again = started(place, &first);
         assert_eq!(of(&again, ""), [600, 30], "forgotten for good");
+    }
+
+    /// URIs of these numbers in the file or beside it.
+    fn lines(paths: &[u8]) -> String {
+        let uri = |it: &u8| format!("nvme-tcp://127.0.0.{it}/nqn.x:v");
+        let line = |it: &u8| format!("[[volume.path]]\nuri = \"{}\"\n", uri(it));
+        paths.iter().map(line).collect()
+    }
+
+    proptest! {
+        /// Whatever verbs made of a volume holds after a restart; where the file says something
+        /// else of one thing, all others hold.
+        #[test]
+        fn what_was_chosen_is_desired_again(
+            is_policy in any::<bool>(),
+            shift in 1_u8..9,
+            retries in 0_u8..9,
+            paths in proptest::sample::subsequence(vec![1_u8, 2, 3, 4], 1..=4).prop_shuffle(),
+            admin in proptest::collection::vec(0_usize..3, 4),
+            awaited in any::<bool>(),
+        ) {
+            let with = |keys: &str, paths: &[u8]| {
+                let volume = format!("[[volume]]\nname = \"v0\"\n{keys}");
+                parsed(&(volume + &lines(paths))).volumes.remove(0)
+            };
+            let file = with("policy = \"numa\"\n", &[1, 2]);
+            let mut now = DesiredVolume::of_file(file.clone(), None);
+            if is_policy {
+                now.policy = Policy::QueueDepth;
+            }
+            now.knobs.ewma_shift = shift;
+            let key = live::find("retries").unwrap();
+            now.of = key.set(&now.of, &retries.to_string()).unwrap();
+            now.of.paths = with("", &paths).paths;
+            let states = [AdminState::Enabled, AdminState::Failed, AdminState::Drained];
+            let spec = |(keys, admin): (&PathKeys, usize)| PathSpec {
+                admin: states[admin],
+                ..keys.clone().into()
+            };
+            now.paths = now.of.paths.iter().zip(admin).map(spec).collect();
+            if awaited {
+                now.awaited.insert("nvme-tcp://127.0.0.9/nqn.x:v".into(), AdminState::Failed);
+            }
+            let choice = Choice::of(&file, &now, None);
+            let again = choice.desired(&file);
+            prop_assert_eq!((again.policy, again.knobs), (now.policy, now.knobs));
+            prop_assert_eq!(again.of.recovery(), now.of.recovery());
+            prop_assert_eq!((&again.paths, &again.awaited), (&now.paths, &now.awaited));
+            prop_assert_eq!(uris(&again.of.paths), uris(&now.of.paths));
+            // The policy is another one in the file, and its paths and keys are not.
+            let other = with("policy = \"round-robin\"\n", &[1, 2]);
+            let again = choice.desired(&other);
+            prop_assert_eq!((again.policy, again.knobs), (other.policy, other.knobs()));
+            prop_assert_eq!(again.of.recovery(), now.of.recovery());
+            prop_assert_eq!(&again.paths, &now.paths);
+            // Its paths are others.
+            let other = with("policy = \"numa\"\n", &[1, 5]);
+            let again = choice.desired(&other);
+            prop_assert_eq!((again.policy, again.knobs), (now.policy, now.knobs));
+            prop_assert_eq!(uris(&again.of.paths), uris(&other.paths));
+            prop_assert!(again.aside().is_empty());
+        }
     }
 
     #[test]

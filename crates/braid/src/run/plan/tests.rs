@@ -5,6 +5,7 @@ use crate::run::config::{Config, Kind};
 use crate::run::entries::Origin;
 use crate::run::paths::uris;
 use crate::run::registry::Registry;
+use engine::mirror::LegStatus;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -204,6 +205,42 @@ fn admin_state_is_set_and_undone() {
     let undo = plan[0].undo().unwrap();
     assert!(undo.to_string().starts_with("a: restore path "), "{undo}");
     assert_eq!(undo.undo(), Some(plan[0].clone()));
+}
+
+#[test]
+fn verbs_of_legs_are_undone_where_that_can_be() {
+    let leg = LegReport {
+        name: "file:/a".into(),
+        uris: vec!["file:/a".into()],
+        volume: Some(3),
+        slot: Some(1),
+        id: None,
+        status: LegStatus::InSync,
+        reachable: true,
+        admin_offline: false,
+        cut_short: false,
+        small: false,
+        stuck: false,
+        due: false,
+        why: None,
+        facts: None,
+        counters: Default::default(),
+        rebuild: None,
+    };
+    let of = |verb| Change::Leg("m".into(), Box::new(leg.clone()), verb);
+    let (fail, restore) = (of(LegVerb::Fail), of(LegVerb::Restore));
+    assert_eq!(fail.undo().as_ref(), Some(&restore));
+    assert_eq!(restore.undo().as_ref(), Some(&fail));
+    let by = DesiredVolume::of_file(volume("m/1", &[2]), None);
+    for (change, said) in [
+        (fail, "m: fail leg file:/a"),
+        (restore, "m: restore leg file:/a"),
+        (of(LegVerb::Replace(by)), "m: replace leg file:/a"),
+        (of(LegVerb::Forget), "m: remove leg file:/a"),
+    ] {
+        assert_eq!(change.to_string(), said);
+        assert!(change.can_fail() && change.volume() == "m");
+    }
 }
 
 /// Of a path: whether discovery told of it, and its admin state.
