@@ -65,10 +65,10 @@ pub fn median(tree: &Tree) -> usize {
     for file in tree.files.iter().filter(|it| is_document(&it.path)) {
         each_word(file, document, |_, line, _, begins| {
             if !line.starts_with(['#', '|']) {
-                if begins || lengths.is_empty() {
-                    lengths.push(0);
+                match lengths.last_mut() {
+                    Some(words) if !begins => *words += 1,
+                    _ => lengths.push(1),
                 }
-                *lengths.last_mut().expect("one was pushed") += 1;
             }
         });
     }

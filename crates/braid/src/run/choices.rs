@@ -256,9 +256,9 @@ impl Choices {
         Ok(())
     }
 
-    /// A volume as its file has it, with those of its choices that hold still: the file says of them
-    /// what it said when they were made. None of the keys, if these can't be beside the others; no
-    /// path, if none would be left.
+    /// A volume as its file has it, with those of its choices that hold still: the file says of
+    /// them what it said when they were made. None of the keys, if these can't be beside the
+    /// others; no path, if none would be left.
     pub fn desired(&self, file: &Volume) -> DesiredVolume {
         let choice = self.map.get(&file.name);
         choice.map_or_else(

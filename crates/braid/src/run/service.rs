@@ -3,8 +3,8 @@
 //! [`EngineCall`] has the list of methods.
 //!
 //! # Contract
-//! One call at a time changes a volume ([`VerbQueues`](super::locks::VerbQueues)). A change has been
-//! handed to all cores when it is answered; it is in force within a loop turn of each.
+//! One call at a time changes a volume ([`VerbQueues`](super::locks::VerbQueues)). A change has
+//! been handed to all cores when it is answered; it is in force within a loop turn of each.
 use super::address::{Accepting, Bound, Towards};
 use super::call::{EngineCall, KnobParams, PolicyParams, ReloadParams};
 use super::choices::Choices;
