@@ -69,7 +69,10 @@ enum Phase {
         since: SystemTime,
     },
     /// It goes on in the engine.
-    GoesOn { change: Change, since: SystemTime },
+    GoesOn {
+        change: Box<Change>,
+        since: SystemTime,
+    },
 }
 
 /// How a change is taken back that was made after its verb had given up (T55).
@@ -132,7 +135,10 @@ impl Changes {
     pub fn note_going(&self, change: Change) {
         self.end_going(&change);
         let since = SystemTime::now();
-        self.outstanding().add(Phase::GoesOn { change, since });
+        self.outstanding().add(Phase::GoesOn {
+            change: Box::new(change),
+            since,
+        });
     }
 
     /// No change of this one's path goes on any more.
@@ -335,7 +341,7 @@ impl Service {
                     "cancel": false,
                     "state": "the engine does not answer; it is taken back if it is made",
                 })),
-                Phase::GoesOn { change, since } => going.push((*id, change.clone(), *since)),
+                Phase::GoesOn { change, since } => going.push((*id, Change::clone(change), *since)),
             }
         }
         for (id, change, since) in going {
@@ -419,7 +425,7 @@ impl Service {
                 let why = "it is taken back by itself if the engine makes it";
                 return Err(ControlError::refused(format!("{id}: {why}")));
             }
-            Some(Phase::GoesOn { change, .. }) => Some(change.clone()),
+            Some(Phase::GoesOn { change, .. }) => Some(Change::clone(change)),
             Some(Phase::Awaited(_)) | None => None,
         };
         let change = change.filter(|it| self.why_going(it).is_some());

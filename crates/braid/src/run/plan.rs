@@ -62,7 +62,7 @@ pub enum LegVerb {
     /// It returns.
     Restore,
     /// Another one gets its place, and is rebuilt.
-    Replace(DesiredVolume),
+    Replace(Box<DesiredVolume>),
     /// It is none any more; no volume leads to it.
     Forget,
 }

@@ -72,7 +72,7 @@ impl Service {
         let leg = DesiredVolume::of_file(of, None);
         let change = match replaces {
             None => Change::AddLeg(name, leg),
-            Some(old) => Change::Leg(name, Box::new(old), LegVerb::Replace(leg)),
+            Some(old) => Change::Leg(name, Box::new(old), LegVerb::Replace(Box::new(leg))),
         };
         self.make(&[change], force).map(|()| answer)
     }

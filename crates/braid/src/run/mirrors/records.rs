@@ -461,7 +461,9 @@ mod tests {
             let records = MirrorRecords::new(Path::new(&place));
             let first = read(&records.path(RECORD.mirror), RECORD.mirror).unwrap();
             let first = first.map_or(0, |it| it.event);
-            (first + 1..).for_each(|event| records.keep(&numbered(event)).unwrap());
+            for event in first + 1.. {
+                records.keep(&numbered(event)).unwrap();
+            }
         }
         let directory = tempfile::tempdir().unwrap();
         let records = MirrorRecords::new(directory.path());

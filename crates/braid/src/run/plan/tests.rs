@@ -235,7 +235,7 @@ fn verbs_of_legs_are_undone_where_that_can_be() {
     for (change, said) in [
         (fail, "m: fail leg file:/a"),
         (restore, "m: restore leg file:/a"),
-        (of(LegVerb::Replace(by)), "m: replace leg file:/a"),
+        (of(LegVerb::Replace(Box::new(by))), "m: replace leg file:/a"),
         (of(LegVerb::Forget), "m: remove leg file:/a"),
     ] {
         assert_eq!(change.to_string(), said);

@@ -79,10 +79,8 @@ impl Course<'_> {
                 self.cut_discovery();
             }
             Kind::Unreferred => self.rig.unrefer(false),
-            Kind::KillTeller => {
-                if self.rig.world.nodes[self.teller(fault)].is_dead() {
-                    self.rig.start_teller(self.number(fault));
-                }
+            Kind::KillTeller if self.rig.world.nodes[self.teller(fault)].is_dead() => {
+                self.rig.start_teller(self.number(fault));
             }
             _ => {}
         }
