@@ -6,7 +6,7 @@
 //! ([`Desired::reloaded`]); [`plan`](super::plan::plan) says which changes lead there, and the
 //! [reconciler](super::reconcile) carries them out, or takes them back. What a volume is to be
 //! other than its file says is what is kept of it for the next engine
-//! ([`Choices`](super::choices::Choices)), which begins with that. A volume whose
+//! ([`Choices`]), which begins with that. A volume whose
 //! paths the file gives as before keeps those that were added and removed by hand; one whose paths
 //! it gives anew gets just these. A path keeps its admin state. Paths that discovery told of stay.
 use super::choices::Choices;

@@ -152,7 +152,7 @@ impl Service {
     }
 
     /// What is kept of volumes has their names after. Not to be asked for while the state is held,
-    /// nor without [`Changes::names`](super::paths::Changes::names): the keeper asks by name.
+    /// nor without [`Changes::names`](super::pending::Changes::names): the keeper asks by name.
     pub fn rename_records(&self, names: &Renames) {
         if names.0.is_empty() {
             return; // nothing is written anew
