@@ -90,13 +90,14 @@ impl MirrorDevice {
         };
         let uri = new.config.uris.first().unwrap_or(&new.config.name);
         let label = Label::of_uri(uri);
-        // Its superblocks are still being overwritten, or hang: the slot of such a one would be the
-        // new one's, and with that what ends there.
-        let wiped = self
-            .legs
-            .iter()
-            .filter(|leg| matches!(leg.seat, Seat::Wiping(_)));
-        let wiped = wiped.filter_map(|leg| leg.slot).collect();
+        // Its superblocks are still being overwritten, or will be once it is known: the slot of such
+        // a one would be the new one's, and with that what ends there.
+        let wiped = self.legs.iter().filter_map(|leg| match leg.seat {
+            Seat::Wiping(_) => leg.slot,
+            Seat::LeavesWith(slot, _) => Some(slot),
+            _ => None,
+        });
+        let wiped = wiped.collect();
         let slot = it.machine.add_leg(new.id, label, place, wiped, now_ns);
         let slot = slot.map_err(|error| error.to_string())?;
         it.places[usize::from(slot)] = Some(at);
@@ -179,6 +180,12 @@ impl MirrorDevice {
                     let leaves = legs
                         .filter(|leg| matches!(leg.seat, Seat::LeavesWith(it, _) if it == slot));
                     leaves.for_each(|leg| leg.set_seat(Seat::Taken));
+                    // It may have come meanwhile, when the machine did not want it.
+                    let of_slot = self.legs.iter_mut().filter(|leg| leg.slot == Some(slot));
+                    for missing in of_slot.filter_map(|leg| leg.missing.as_mut()) {
+                        (missing.is_reported, missing.at_ns) = (false, now_ns);
+                    }
+                    self.needs_turn = true;
                 }
                 taken
             }

@@ -166,8 +166,10 @@ impl Mirror {
             return false;
         };
         let fenced = self.now_ns >= fence_ns || has(Bug::BackBeforeFence);
-        // A leg that is about to be removed, ordered while its addition was committed, stays away.
-        let ours = self.is_stale(leg) && !self.changes.removing.has(leg);
+        // A leg that is about to be removed, ordered while its addition was committed, stays away;
+        // one whose addition is not committed begins with that.
+        let changes = self.changes.adding.with(self.changes.removing);
+        let ours = self.is_stale(leg) && !changes.has(leg);
         fenced && ours && !self.required.has(leg) && self.update.is_idle()
     }
 
