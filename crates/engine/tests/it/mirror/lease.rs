@@ -333,8 +333,10 @@ fn t09_after_a_kill_a_record_that_takes_over_from_nobody_waits_at_the_gate() {
 fn t09_what_an_owner_left_is_waited_for_after_a_start_that_failed_in_between() {
     let disks = made(2, true);
     left(&disks, 60_000);
-    let mut rig = shared(&disks);
-    let run = configured(&[]).1.owner.run;
+    let (host, mut config) = configured(&disks);
+    config.shared = true;
+    let run = config.owner.run;
+    let mut rig = Rig::with(&disks, host, config);
     let ours = disks.clone();
     rig.until(60 * SECOND, |_| {
         ours.iter().all(|it| owner_of(it).run == run)
