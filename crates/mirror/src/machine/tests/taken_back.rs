@@ -102,3 +102,37 @@ fn t55_growth_taken_back_before_its_size_is_said() {
     run(&mut mirror, 4 * MS, &mut well);
     assert!(mirror.superblock().geometry.bytes > before.bytes);
 }
+
+/// It was found, and its addition is to be said once more: the leg begins with that.
+#[test]
+fn leg_whose_addition_is_not_committed_does_not_return() {
+    let mut mirror = started(2, Config::new(6));
+    let write = Request::Write(Range::new(0, BLOCK), false);
+    mirror.submit(write, MS).unwrap();
+    run(&mut mirror, MS, &mut well);
+    let slot = add(&mut mirror).unwrap();
+    let mut under_way = alloc::vec::Vec::new();
+    while let Some(output) = mirror.poll_output(3 * MS) {
+        under_way.extend(output.ticket().map(|_| output));
+    }
+    assert!(!mirror.take_back_addition(slot, 4 * MS), "it is being said");
+    mirror.leg_found(slot, 0, 4 * MS);
+    // One leg leaves, and the last one may execute what it has failed: nothing is said until then.
+    mirror.submit(write, 5 * MS).unwrap();
+    let mut fails = |output: &Output, _| {
+        matches!(output, Output::Leg(..)).then_some(Outcome::PathError)
+    };
+    for leg in [0, 1] {
+        mirror.may_be_late(leg, 100 * MS, 5 * MS);
+    }
+    run(&mut mirror, 5 * MS, &mut fails);
+    finish(&mut mirror, under_way, 6 * MS);
+    assert_eq!(mirror.committed().entries().count(), 2);
+    assert!(!mirror.facts(slot).unwrap().rebuilding);
+    for now_ns in (100 * MS..3_000 * MS).step_by(10 * MS as usize) {
+        mirror.handle_timeout(now_ns);
+        run(&mut mirror, now_ns, &mut well);
+    }
+    assert_eq!(mirror.committed().entries().count(), 3);
+    assert!(mirror.facts(slot).unwrap().in_sync);
+}
