@@ -19,6 +19,7 @@ use super::config::{Config, Namespace, Subsystem};
 use super::mirrors;
 use super::plan::Change;
 use super::ready;
+use super::rename::Renames;
 use super::service::{Service, State};
 use crate::cli::Usage;
 use anyhow::Context;
@@ -133,7 +134,8 @@ fn is_same(a: &Subsystem, b: &Subsystem) -> bool {
     a.nqn == b.nqn && a.serial == b.serial
 }
 
-/// Returns the steps from one set of subsystems to another, those that can fail first.
+/// Returns the steps from one set of subsystems to another: those that can fail first, then what
+/// leaves.
 pub fn changes(old: &[Subsystem], new: &[Subsystem]) -> Vec<Change> {
     let mut all = Vec::new();
     let mut add = |of: &Subsystem, volume: Option<&str>, change| {
@@ -141,6 +143,20 @@ pub fn changes(old: &[Subsystem], new: &[Subsystem]) -> Vec<Change> {
         let volume = volume.or(first).unwrap_or_default();
         all.push(Change::Nvme(volume.to_owned(), change));
     };
+    for it in old {
+        let stays = new.iter().find(|of| is_same(of, it));
+        for address in &it.addresses {
+            if !new.iter().any(|of| of.addresses.contains(address)) {
+                add(it, None, NvmeChange::Unlisten(*address, it.nqn.clone()));
+            }
+        }
+        for of in &it.namespaces {
+            if !stays.is_some_and(|it| it.namespaces.iter().any(|it| it.is_same(of))) {
+                let change = NvmeChange::Remove(it.nqn.clone(), of.nsid);
+                add(it, Some(&of.volume), change);
+            }
+        }
+    }
     for it in new {
         let there = old.iter().find(|of| is_same(of, it));
         for address in &it.addresses {
@@ -165,20 +181,6 @@ pub fn changes(old: &[Subsystem], new: &[Subsystem]) -> Vec<Change> {
                 Some(_) => NvmeChange::Protect(nqn, nsid, of.read_only),
             };
             add(it, Some(&of.volume), change);
-        }
-    }
-    for it in old {
-        let stays = new.iter().find(|of| is_same(of, it));
-        for address in &it.addresses {
-            if !new.iter().any(|of| of.addresses.contains(address)) {
-                add(it, None, NvmeChange::Unlisten(*address, it.nqn.clone()));
-            }
-        }
-        for of in &it.namespaces {
-            if !stays.is_some_and(|it| it.namespaces.iter().any(|it| it.is_same(of))) {
-                let change = NvmeChange::Remove(it.nqn.clone(), of.nsid);
-                add(it, Some(&of.volume), change);
-            }
         }
     }
     all.sort_by_key(|change| !change.can_fail());
@@ -335,6 +337,12 @@ impl State {
         exported.collect()
     }
 
+    /// Volumes of namespaces have other names.
+    pub fn rename_namespaces(&mut self, names: &Renames) {
+        let all = self.subsystems.iter_mut();
+        all.for_each(|it| names.apply_to_namespaces(&mut it.config));
+    }
+
     /// The subsystems that take hosts.
     pub fn served(&self) -> Vec<Subsystem> {
         let all = self.subsystems.iter();
@@ -474,7 +482,7 @@ impl Service {
         for it in gone {
             self.tell(&it, NvmeControl::End(drain_ns));
             let volumes = it.config.namespaces.iter();
-            let volumes = volumes.filter_map(|it| state.volumes.number(&it.volume).ok());
+            let volumes = volumes.filter_map(|it| state.volumes.opened_as(&it.volume));
             let place = (it.core, it.place);
             state.ending_subsystems.insert(place, volumes.collect());
         }
@@ -694,21 +702,21 @@ mod tests {
             (
                 &[&[], &[(1, "b", "")]],
                 &[
+                    "v0: remove namespace 1 of a",
                     "v1: export nvme :1 goes from a to b",
                     "v1: add namespace 1 of b",
-                    "v0: remove namespace 1 of a",
                 ],
             ),
             (
                 &[&[(1, "a", uuid)], &[]],
-                &["v0: add namespace 1 of a", "v0: remove namespace 1 of a"],
+                &["v0: remove namespace 1 of a", "v0: add namespace 1 of a"],
             ),
             (
                 &[&[(1, "a", serial)], &[]],
                 &[
+                    "v0: remove namespace 1 of a",
                     "v0: export nvme :1 goes from a to a",
                     "v0: add namespace 1 of a",
-                    "v0: remove namespace 1 of a",
                 ],
             ),
         ];

@@ -13,6 +13,7 @@ use super::call::PathParams;
 use super::entries::{AdminState, PathEntry};
 use super::locks::{Alone, VerbQueues};
 use super::plan::Change;
+use super::rename::Renames;
 use super::service::Service;
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
@@ -146,6 +147,17 @@ impl Changes {
         let is_it =
             |it: &Phase| matches!(it, Phase::GoesOn { change, .. } if change.is_of_path_of(of));
         self.outstanding().all.retain(|_, it| !is_it(it));
+    }
+
+    /// Volumes have other names.
+    pub fn rename(&self, names: &Renames) {
+        for it in self.outstanding().all.values_mut() {
+            if let Phase::GoesOn { change, .. } = it
+                && let Change::SetAdmin(volume, ..) = change
+            {
+                names.apply(volume);
+            }
+        }
     }
 
     /// Whether this path goes on to what a change makes it.

@@ -1,12 +1,13 @@
 //! Another configuration for a running engine: all of the difference, or nothing.
 //!
 //! # Contract
-//! Volumes are paired by name. What can fail is done first, in the order of the
-//! [plan](super::plan), and taken back if something else fails. Then the rest changes in one
-//! moment, as everybody sees it: new exports take clients, new volumes are there, others are not,
-//! policies and knobs are those of the file. What can't fail comes last: volumes that are gone
-//! drain and leave. A volume with a path of one that leaves comes with another reload, when no
-//! write of that one can be under way.
+//! Volumes are paired by what they lead to ([`Renames`]), else by name. What can fail is done first:
+//! addresses over NVMe/TCP listen, then in the order of the [plan](super::plan). It is taken back
+//! if something else fails. Then the rest changes in one moment, as everybody sees it: new exports
+//! take clients, volumes have their new names, new ones are there, others are not, policies and
+//! knobs are those of the file. What can't fail comes last: volumes that are gone drain and leave.
+//! A volume with a path of one that leaves comes with another reload, when no write of that one can
+//! be under way.
 //!
 //! Only the volumes that it changes are closed to other verbs meanwhile. A volume with clients
 //! leaves by force only. Takes as long as paths take to connect and drain;
@@ -123,17 +124,20 @@ impl<'a> Reload<'a> {
         service.place_subsystems(&state, &mut new)?;
         let desired = Desired::now(&state).reloaded(&state.configured, &new, &choices);
         let mut plan = plan(&desired, &actual);
-        let nvme = nvme_exports::changes(&state.served(), &new.subsystems);
-        let at = plan.iter().position(|it| !it.can_fail());
-        let at = at.unwrap_or(plan.len());
-        plan.splice(at..at, nvme);
+        let nvme = nvme_exports::changes(&state.served(), &new.subsystems).into_iter();
+        let (listen, nvme): (Vec<_>, Vec<_>) = nvme.partition(Change::can_fail);
         drop(state);
         drop(choices);
         let named = renames.iter();
         let named = named.map(|(from, to)| Change::Rename(from.clone(), to.clone()));
-        let is_close = |it: &Change| matches!(it, Change::CloseVolume(_));
-        let at = plan.iter().position(is_close).unwrap_or(plan.len());
-        plan.splice(at..at, named);
+        let mut insert = |changes: Vec<Change>, before: fn(&Change) -> bool| {
+            let at = plan.iter().position(before).unwrap_or(plan.len());
+            plan.splice(at..at, changes);
+        };
+        // First: it costs nothing where it is taken back, while a leg is rebuilt.
+        insert(listen, |_| true);
+        insert(nvme, |it| !it.can_fail());
+        insert(named.collect(), |it| matches!(it, Change::CloseVolume(_)));
         Ok(Self {
             service,
             plan,
@@ -349,7 +353,6 @@ impl<'a> Reload<'a> {
         }
         changed.extend(again);
         for number in gone {
-            let name = state.volumes.name(*number);
             // Also those that came by verb since this was planned: its number is another's soon.
             for at in 0..state.exports.len() {
                 let there = state.exports[at].as_ref();
@@ -358,8 +361,8 @@ impl<'a> Reload<'a> {
                     service.remove_export(&mut state, at);
                 }
             }
+            let name = state.volumes.name(*number);
             self.said.push(format!("removed volume {name}"));
-            state.volumes.leave(*number);
         }
         self.said.extend(service.rename(&mut state, &renames));
         choices.rename(&renames);
@@ -371,6 +374,8 @@ impl<'a> Reload<'a> {
             .extend(new.map(|number| service.tell_new(&state, *number)));
         self.said.append(&mut changed);
         service.apply_subsystems(&mut state, &self.new, steps.take_host_ports());
+        // Not before: a subsystem that ends is of their numbers.
+        gone.iter().for_each(|it| state.volumes.leave(*it));
         let nvme = nvme_exports::changes(&before, &state.served());
         self.said.extend(nvme.iter().map(Change::to_string));
         // Anew: keys may have been set by verb meanwhile.

@@ -7,9 +7,10 @@
 //! kept of it follows it: records are found by where a volume leads, and have its name inside only.
 //!
 //! # Limits
-//! Memory is known by the name of its volume: under another name it is another one. A mirror has
-//! its name on its legs too, and keeps it while the engine runs.
-use super::config::{Config, Volume};
+//! A namespace over NVMe/TCP whose `uuid` or `nguid` derives from the name is another one for hosts
+//! under the new name. Memory is known by the name of its volume: under another name it is another
+//! one. A mirror has its name on its legs too, and keeps it while the engine runs.
+use super::config::{Config, Subsystem, Volume};
 use super::records::Identity;
 use super::service::{Service, State};
 use super::volumes::{Running, Volumes};
@@ -113,8 +114,13 @@ impl Renames {
         for it in &mut config.volumes {
             self.apply(&mut it.name);
         }
-        let namespaces = config.subsystems.iter_mut();
-        for it in namespaces.flat_map(|it| &mut it.namespaces) {
+        let subsystems = config.subsystems.iter_mut();
+        subsystems.for_each(|it| self.apply_to_namespaces(it));
+    }
+
+    /// Gives the volumes of a subsystem their names after.
+    pub fn apply_to_namespaces(&self, of: &mut Subsystem) {
+        for it in &mut of.namespaces {
             self.apply(&mut it.volume);
         }
     }
@@ -135,6 +141,8 @@ impl Service {
     pub fn rename(&self, state: &mut State, names: &Renames) -> Vec<String> {
         state.volumes.rename(names);
         names.apply_to(&mut state.configured);
+        state.rename_namespaces(names);
+        self.changes.rename(names);
         let mut said = Vec::new();
         for (from, to) in names.iter() {
             let Ok(volume) = state.volumes.number(to) else {
@@ -172,8 +180,12 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::config::PathKeys;
     use crate::run::config::tests::parsed;
     use crate::run::desired::DesiredVolume;
+    use crate::run::entries::AdminState;
+    use crate::run::pending::Changes;
+    use crate::run::plan::Change;
     use proptest::prelude::*;
 
     /// Of each volume, its name; `None`: it is not there.
@@ -241,6 +253,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn change_that_goes_on_follows_its_volume() {
+        let changes = Changes::default();
+        let set = |volume: &str| {
+            let path = PathKeys::from("mem:1MiB".parse::<crate::uri::PathUri>().unwrap());
+            Change::SetAdmin(volume.to_owned(), path.into(), AdminState::Failed)
+        };
+        changes.note_going(set("a"));
+        changes.rename(&renames(&[Some(0), Some(1)], &[Some(1), Some(0)]).unwrap());
+        assert!(changes.goes_on(&set("b")) && !changes.goes_on(&set("a")));
     }
 
     #[test]

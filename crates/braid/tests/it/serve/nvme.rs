@@ -395,3 +395,81 @@ fn subsystem_without_descriptors_is_named_by_address() {
     let name = format!("NVMe/TCP export {address} ");
     assert!(line.contains(&name), "{line}");
 }
+
+/// A volume that is renamed keeps its namespace where the identifiers are written. Where they
+/// derive from the name, hosts get another namespace, and a dry run says so.
+#[test]
+fn renamed_volume_keeps_a_namespace_that_has_identifiers() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let export = |nsid: u32, keys: &str| {
+        format!("nvme = \"127.0.0.1:0\"\nnqn = \"{NQN}\"\nnsid = {nsid}\n{keys}")
+    };
+    let ids = "uuid = \"11111111-1111-4111-8111-111111111111\"\n\
+               nguid = \"22222222222222222222222222222222\"";
+    let files = ["one", "two"].map(|name| {
+        let file = directory.join(name);
+        std::fs::File::create(&file)
+            .unwrap()
+            .set_len(8 << 20)
+            .unwrap();
+        format!("file:{}", file.display())
+    });
+    let of = |at: usize, name: &str, export: String| {
+        volume(
+            name,
+            &files[at],
+            &[nbd(directory, &format!("a{at}")), export],
+        )
+    };
+    let text = of(0, "a0", export(7, ids)) + &of(1, "a1", export(8, ""));
+    let mut a = start(directory, "a", &text);
+    let Some(line) = a.says("a0: nvme-tcp://") else {
+        a.notes("io_uring");
+        no_io_uring::skip(&a.seen);
+        return;
+    };
+    let uri = line.split_once(": ").unwrap().1;
+    let host = volume("b0", uri, &[nbd(directory, "b0")]);
+    let mut b = start(directory, "b", &host);
+    assert!(b.says("b0: nbd").is_some(), "{}", b.seen);
+    let client = |socket: &str, name: &str| {
+        Client::open_named(&directory.join(format!("{socket}.sock")), name)
+    };
+    let (mut far, mut other) = (client("b0", "b0"), client("a1", "a1"));
+    assert_eq!((far.write_fua(0, 1), other.write_fua(0, 2)), (0, 0));
+    let renamed = of(0, "w0", export(7, ids)) + &of(1, "w1", export(8, ""));
+    let path = directory.join("a.toml");
+    std::fs::write(&path, format!("drain_timeout = \"5s\"\n{renamed}")).unwrap();
+    let plan = &json(directory, "a", &["reload", "--dry-run"])["plan"];
+    let words = [
+        format!("a1: remove namespace 8 of {NQN}"),
+        format!("a1: add namespace 8 of {NQN}"),
+        "rename volume a0 to w0".into(),
+        "rename volume a1 to w1".into(),
+    ];
+    assert_eq!(*plan, serde_json::json!(words));
+    let said = reload(&mut a, directory, &renamed, "reloaded");
+    assert!(said.contains("renamed a0 to w0"), "{said}");
+    assert!(
+        said.contains(&format!("w1: add namespace 8 of {NQN}")),
+        "{said}"
+    );
+    assert!(!said.contains("namespace 7"), "{said}");
+    assert_eq!(far.read(0), vec![1; 4096]);
+    let stat = json(directory, "a", &["stat"]);
+    let uris = [0, 1].map(|at| stat["volumes"][at]["exports"][1]["uri"].to_string());
+    assert!(
+        uris[0].contains("nsid=7") && uris[1].contains("nsid=8"),
+        "{uris:?}"
+    );
+    // The names change places, and the namespaces with them: each is of another volume then.
+    let swapped = of(0, "w1", export(8, "")) + &of(1, "w0", export(7, ids));
+    let said = reload(&mut a, directory, &swapped, "reloaded");
+    assert!(said.contains("remove namespace 7"), "{said}");
+    assert_eq!(far.read(0), vec![2; 4096]);
+    for engine in [&mut b, &mut a] {
+        engine.signal(rustix::process::Signal::TERM);
+        assert!(engine.ended().success(), "{}", engine.seen);
+    }
+}
