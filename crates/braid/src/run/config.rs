@@ -492,11 +492,12 @@ impl Export {
 }
 
 impl Volume {
-    /// One of its paths to a controller that is among these.
+    /// One of its paths to a controller that is among these; of a leg, any of its paths.
     pub fn shared(&self, paths: &[PathKeys]) -> Option<&PathUri> {
         let there = |keys: &&PathKeys| {
             let remote = matches!(keys.uri.kind(), UriKind::NvmeTcp(_));
-            remote && paths.iter().any(|it| it.uri == keys.uri)
+            let counts = remote || self.leg_of.is_some();
+            counts && paths.iter().any(|it| it.uri == keys.uri)
         };
         Some(&self.paths.iter().find(there)?.uri)
     }

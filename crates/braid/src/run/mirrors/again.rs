@@ -9,7 +9,7 @@
 //! # Limits
 //! A leg that was left out is not reached before the mirror is stopped and started once more.
 use super::orders::NotStarted;
-use super::{leg_config, mirror_config, owner};
+use super::{leg_config, mirror_config, owner, storage_of};
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::log;
@@ -116,6 +116,7 @@ impl Service {
         let discard = discard.map(meant).transpose();
         let discard = discard.map_err(|why| ControlError::params(format!("{name} {why}")))?;
         let opened = self.open_all(&stopped.legs);
+        let opened = opened.map_err(|why| ControlError::refused(format!("{name}: {why}")))?;
         let (legs, infos): (Vec<_>, Vec<_>) = opened.there.into_iter().unzip();
         let numbers: Vec<u16> = legs.iter().map(|leg| leg.volume).collect();
         let close = || numbers.iter().for_each(|number| self.close_leg(*number));
@@ -182,7 +183,7 @@ impl Service {
     }
 
     fn assemble_new(&self, number: u16, of: &Volume, legs: &[Volume]) -> Result<(), String> {
-        let opened = self.open_all(legs);
+        let opened = self.open_all(legs)?;
         let (legs, infos): (Vec<_>, Vec<_>) = opened.there.into_iter().unzip();
         let known = self.known().mirror(&of.name);
         let config = mirror_config(of, legs, known, owner(&self.identity));
@@ -221,7 +222,18 @@ impl Service {
     }
 
     /// Volumes for all of these legs.
-    fn open_all(&self, legs: &[Volume]) -> Opened {
+    ///
+    /// # Errors
+    /// Another volume has one of them, and may write to it (T48): nothing was opened.
+    fn open_all(&self, legs: &[Volume]) -> Result<Opened, String> {
+        for leg in legs {
+            for keys in &leg.paths {
+                if let Some(storage) = storage_of(&keys.uri) {
+                    let state = self.state();
+                    state.volumes.ensure_apart(leg, &keys.uri, &storage)?;
+                }
+            }
+        }
         let mut opened = Opened::default();
         for leg in legs {
             match self.open_leg_of(leg) {
@@ -232,7 +244,7 @@ impl Service {
                 }
             }
         }
-        opened
+        Ok(opened)
     }
 
     /// It was begun: its exports listen, unless they do by now.

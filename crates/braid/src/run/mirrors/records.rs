@@ -244,21 +244,21 @@ impl Service {
 
     /// Keeps a record, and says so to its mirror; `is_first`: the log says if it can't be.
     fn keep_record(&self, volume: u16, record: Record, is_first: bool) {
-        let of = {
-            let state = self.state();
-            let it = state.volumes.get(volume);
-            it.map(|it| (it.of.name.clone(), it.of.unsafe_without_mark))
+        let (name, is_unsafe, is_known) = {
+            let mut state = self.state();
+            let volumes = &mut state.volumes;
+            let name = volumes.name(volume);
+            let is_leaving = volumes.is_leaving(volume);
+            // One that a reload opens is recorded, too, and the clean stop of one that leaves.
+            let it = volumes.meant(volume).filter(|it| it.of.name == name);
+            let is_unsafe = it.as_ref().is_some_and(|it| it.of.unsafe_without_mark);
+            (name, is_unsafe, is_leaving || it.is_some())
         };
         let mut known = self.known();
         let records = &mut known.mirror_records;
-        let Some((name, is_unsafe)) = of else {
-            // It has left: nothing waits for it.
-            records.unwritten.remove(&volume);
-            return;
-        };
         if let Err(error) = records.keep(&record) {
             let left = records.left(&record);
-            let waits = left == Left::Misleading && !is_unsafe;
+            let waits = left == Left::Misleading && !is_unsafe && is_known;
             if is_first {
                 let path = records.path(record.mirror);
                 let what = match left {

@@ -16,7 +16,6 @@ mod verbs;
 use crate::serve::process::{Process, begun, wait_until};
 use place::{DATA_AT, LEG_BYTES, Place, end, kill, said, verify};
 use serde_json::Value;
-use std::path::Path;
 
 #[test]
 fn a_mirror_that_is_killed_has_what_was_acknowledged_and_its_legs_become_alike() {
@@ -377,19 +376,4 @@ fn t46_clients_whose_writes_overlap_leave_all_legs_alike_with_two_cores() {
         let whole = piece.iter().all(|byte| *byte == piece[0]);
         assert!(whole && (1..=6).contains(&piece[0]), "piece {at} is torn");
     }
-}
-
-#[test]
-fn a_reload_leaves_mirrors_alone_and_says_so() {
-    let Some(place) = Place::new() else {
-        return;
-    };
-    let engine = place.start();
-    place.config("rebuild_ceiling = \"1MiB/s\"\n");
-    let refused = place.ask(&["reload"]);
-    assert!(said(&refused).contains("restart the engine"), "{refused:?}");
-    place.config("");
-    assert_eq!(place.told(&["reload"])["changed"], "no difference");
-    end(engine);
-    assert!(!Path::new(&place.path("c.sock")).exists());
 }

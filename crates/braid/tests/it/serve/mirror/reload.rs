@@ -60,15 +60,15 @@ impl Place {
     }
 
     /// What this host has recorded of the mirror.
-    fn recorded(&self) -> Value {
+    fn recorded(&self) -> Option<Value> {
         let all = std::fs::read_dir(self.path("state/braid")).unwrap();
         let mut all = all.map(|it| it.unwrap().path());
         let is_it = |it: &std::path::PathBuf| {
             let name = it.file_name().unwrap().to_str().unwrap();
             name.starts_with("mirror-")
         };
-        let text = std::fs::read(all.find(is_it).unwrap()).unwrap();
-        serde_json::from_slice(&text).unwrap()
+        let text = std::fs::read(all.find(is_it)?).unwrap();
+        Some(serde_json::from_slice(&text).unwrap())
     }
 
     fn is_open(&self, process: u32) -> bool {
@@ -94,6 +94,7 @@ fn mirror_comes_and_goes_by_reload() {
         assert!(changed.contains("added volume v0"), "{changed}");
         assert_eq!(place.changed(), "no difference");
         assert_eq!(place.names()[..2], ["w0", "v0"]);
+        wait_until(|| place.recorded());
         assert_eq!(place.ask(&["check"]).status.code(), Some(0));
         let mut client = place.client();
         if round > 0 {
@@ -126,7 +127,7 @@ fn mirror_comes_and_goes_by_reload() {
             assert_eq!(said["legs"][0]["bitmap"]["set"], 0, "{said}");
             assert!(said["legs"][0]["owner"].is_null(), "{said}");
         }
-        assert_eq!(place.recorded()["clean"], true);
+        assert_eq!(place.recorded().unwrap()["clean"], true);
         assert!(place.data("a") == place.data("b"), "legs differ");
     }
     end(engine);
@@ -163,15 +164,21 @@ fn mirror_that_does_not_start_refuses_the_reload() {
     // A volume that leaves has a path that its legs would have.
     place.reloaded(None);
     let text = std::fs::read_to_string(place.path("b.toml")).unwrap();
-    let uri = place.leg("a");
-    let of_leg = format!("[[volume]]\nname = \"w1\"\n[[volume.path]]\nuri = \"{uri}\"\n");
-    std::fs::write(place.path("b.toml"), text + &of_leg).unwrap();
+    let has = |uri| format!("[[volume]]\nname = \"w1\"\n[[volume.path]]\nuri = \"{uri}\"\n");
+    std::fs::write(place.path("b.toml"), text.clone() + &has(place.leg("a"))).unwrap();
     place.changed();
     let why = place.not_reloaded(Some(""));
     assert!(
         why.contains("w1") && why.contains("reload without"),
         "{why}"
     );
+    place.reloaded(None);
+    // The same by another name: the leg is not missing, but somebody else's.
+    std::os::unix::fs::symlink(place.path("a"), place.path("link")).unwrap();
+    std::fs::write(place.path("b.toml"), text + &has(place.leg("link"))).unwrap();
+    place.changed();
+    let why = place.not_reloaded(Some(""));
+    assert!(why.contains("same storage") && why.contains("w1"), "{why}");
     place.reloaded(None);
     place.reloaded(Some(""));
     end(engine);
