@@ -27,7 +27,7 @@
 use super::super::copies::NoLeg;
 use super::super::history::Standing;
 use super::super::machine::planted::{Bug, has};
-use super::super::superblock::EntryState as LegState;
+use super::super::superblock::EntryState;
 use super::super::{Id, Label, Superblock};
 use super::{Assembly, Refusal, Role, Wishes, assemble};
 use alloc::boxed::Box;
@@ -185,7 +185,7 @@ fn doubt(
             return Some(Reason::Unclean);
         }
         let legs = || given.iter().filter_map(|it| it.as_ref().ok());
-        let in_sync = || legs().filter(|it| state.state(it.slot) == Some(LegState::InSync));
+        let in_sync = || legs().filter(|it| state.state(it.slot) == Some(EntryState::InSync));
         let is_last = |it: &Superblock| it.run_before(run) == record.run;
         if has(Bug::OwnerUnheeded) || in_sync().any(is_last) {
             return None;
@@ -238,9 +238,9 @@ pub fn missing(given: &[Result<Superblock, NoLeg>]) -> Option<Missing> {
         .entries()
         .filter(|(slot, _)| there().all(|it| it.slot != *slot));
     let had = absent.map(|(_, entry)| match entry.state {
-        LegState::InSync => Missing::InSync,
-        LegState::Stale(lack) if lack.position >= newest.geometry.bytes => Missing::Gone,
-        LegState::Stale(_) | LegState::Rebuilding(_) => Missing::Outdated,
+        EntryState::InSync => Missing::InSync,
+        EntryState::Stale(lack) if lack.position >= newest.geometry.bytes => Missing::Gone,
+        EntryState::Stale(_) | EntryState::Rebuilding(_) => Missing::Outdated,
     });
     had.min_by_key(|it| match it {
         Missing::InSync => 0,

@@ -47,7 +47,7 @@ fn a_leg_with_the_recorded_clean_stop_starts_alone() {
         panic!("{alone:?}");
     };
     assert_eq!((&assembly.absent[..], assembly.unclean), (&[1][..], false));
-    assert!(matches!(assembly.next.state(1), Some(LegState::Stale(_))));
+    assert!(matches!(assembly.next.state(1), Some(EntryState::Stale(_))));
     assert_eq!(assembly.next.event, state.event, "nothing is to be written");
     // The record of the lineage's beginning says as much: the engine was killed after the last
     // event, and before it could record that.

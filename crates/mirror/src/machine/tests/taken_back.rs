@@ -119,9 +119,8 @@ fn leg_whose_addition_is_not_committed_does_not_return() {
     mirror.leg_found(slot, 0, 4 * MS);
     // One leg leaves, and the last one may execute what it has failed: nothing is said until then.
     mirror.submit(write, 5 * MS).unwrap();
-    let mut fails = |output: &Output, _| {
-        matches!(output, Output::Leg(..)).then_some(Outcome::PathError)
-    };
+    let mut fails =
+        |output: &Output, _| matches!(output, Output::Leg(..)).then_some(Outcome::PathError);
     for leg in [0, 1] {
         mirror.may_be_late(leg, 100 * MS, 5 * MS);
     }
