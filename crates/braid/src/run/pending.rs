@@ -153,7 +153,7 @@ impl Changes {
     pub fn rename(&self, names: &Renames) {
         for it in self.outstanding().all.values_mut() {
             if let Phase::GoesOn { change, .. } = it
-                && let Change::SetAdmin(volume, ..) = change
+                && let Change::SetAdmin(volume, ..) = &mut **change
             {
                 names.apply(volume);
             }
