@@ -1,13 +1,13 @@
 //! Another configuration for a running engine: all of the difference, or nothing.
 //!
 //! # Contract
-//! Volumes are paired by what they lead to ([`Renames`]), else by name. What can fail is done first:
-//! addresses over NVMe/TCP listen, then in the order of the [plan](super::plan). It is taken back
-//! if something else fails. Then the rest changes in one moment, as everybody sees it: new exports
-//! take clients, volumes have their new names, new ones are there, others are not, policies and
-//! knobs are those of the file. What can't fail comes last: volumes that are gone drain and leave.
-//! A volume with a path of one that leaves comes with another reload, when no write of that one can
-//! be under way.
+//! Volumes are paired by what they lead to ([`Renames`]), else by name. What can fail is done
+//! first: addresses over NVMe/TCP listen, then in the order of the [plan](super::plan). It is taken
+//! back if something else fails. Then the rest changes in one moment, as everybody sees it: new
+//! exports take clients, volumes have their new names, new ones are there, others are not, policies
+//! and knobs are those of the file. What can't fail comes last: volumes that are gone drain and
+//! leave. A volume with a path of one that leaves comes with another reload, when no write of that
+//! one can be under way.
 //!
 //! Only the volumes that it changes are closed to other verbs meanwhile. A volume with clients
 //! leaves by force only. Takes as long as paths take to connect and drain;
