@@ -436,7 +436,7 @@ impl Subsystem {
         }
     }
 
-    /// Hosts that have identified a namespace since it is active.
+    /// Controllers whose hosts have identified a namespace since it is active.
     pub fn hosts_of(&self, nsid: u32) -> usize {
         let all = self.controllers.iter().flatten();
         all.filter(|controller| controller.knows(nsid)).count()
