@@ -150,13 +150,8 @@ pub const STEPS: [Step; 16] = [
     both(
         "test",
         "tests as README.md has them, with corpora of the fuzz targets and fixed worlds of faults",
-        // All that fail are shown by one run. Two at a time for each processor: those that take
-        // longest wait for time-outs of programs.
-        &[task(
-            "",
-            3600,
-            "RUST_TEST_THREADS=$((2 * $(nproc))) {test} --no-fail-fast",
-        )],
+        // All that fail are shown by one run.
+        &[task("", 3600, "{test} --no-fail-fast")],
     ),
     both(
         "doc",
