@@ -68,7 +68,13 @@ impl<'a> Reconciler<'a> {
     /// # Errors
     /// Why nothing of it was; or why it goes on ([`Changes::goes_on`](super::pending::Changes)):
     /// then it is taken back like one that was done.
-    pub fn step(&mut self, change: Change, force: bool) -> Result<(), String> {
+    pub fn step(&mut self, mut change: Change, force: bool) -> Result<(), String> {
+        if let Change::RemoveLeg(_, leg) = &mut change
+            && let Some(file) = self.service.state().configured.volume(&leg.of.name)
+        {
+            // It would come back so, and what was chosen of it hold again.
+            leg.of = file.clone();
+        }
         let seat = self.seat(&change);
         let made = self.make(&change, force, None);
         if made.is_ok() || self.service.changes.goes_on(&change) {

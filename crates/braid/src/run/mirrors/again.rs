@@ -9,7 +9,7 @@
 //! # Limits
 //! A leg that was left out is not reached before the mirror is stopped and started once more.
 use super::orders::NotStarted;
-use super::{leg_config, mirror_config, owner, storage_of};
+use super::{mirror_config, owner, storage_of};
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::log;
@@ -29,9 +29,9 @@ pub(super) const WAIT: Duration = Duration::from_secs(45);
 /// What a mirror had that was stopped.
 #[derive(Clone)]
 pub struct Stopped {
-    /// Its legs.
-    pub legs: Vec<Volume>,
-    /// Which one each was, by its URI.
+    /// Its legs as the file has them, or as they were added, each with its name among the mirror's.
+    pub legs: Vec<(String, Volume)>,
+    /// Which one each was, by that name.
     pub slots: Vec<(u8, String)>,
     /// Where it was exported.
     pub exports: Vec<Export>,
@@ -110,12 +110,11 @@ impl Service {
         let stopped = stopped.ok_or_else(not)?;
         // It has ended only after that was waited for: they are open still.
         self.close_legs(&name);
-        let names = stopped.legs.iter().map(|leg| leg_config(leg, 0).name);
-        let names: Vec<String> = names.collect();
+        let (names, files): (Vec<_>, Vec<_>) = stopped.legs.iter().cloned().unzip();
         let meant = |wanted| stopped.meant(&names, wanted);
         let discard = discard.map(meant).transpose();
         let discard = discard.map_err(|why| ControlError::params(format!("{name} {why}")))?;
-        let opened = self.open_all(&stopped.legs);
+        let opened = self.open_all(&files);
         let opened = opened.map_err(|why| ControlError::refused(format!("{name}: {why}")))?;
         let (legs, infos): (Vec<_>, Vec<_>) = opened.there.into_iter().unzip();
         let numbers: Vec<u16> = legs.iter().map(|leg| leg.volume).collect();
@@ -124,7 +123,11 @@ impl Service {
             let why = "none of its legs can be opened: see the engine's log";
             return Err(ControlError::refused(format!("{name}: {why}")).into());
         }
-        let place = |leg: &str| legs.iter().position(|it| it.name == leg);
+        let place = |leg: &str| {
+            let (_, file) = stopped.legs.iter().find(|it| it.0 == leg)?;
+            let mut opened = legs.iter();
+            opened.position(|it| self.name(it.volume) == file.name)
+        };
         let wishes = Wishes {
             without,
             discard: discard.and_then(place),
@@ -237,7 +240,7 @@ impl Service {
         let mut opened = Opened::default();
         for leg in legs {
             match self.open_leg_of(leg) {
-                Ok((number, info)) => opened.there.push((leg_config(leg, number), info)),
+                Ok(there) => opened.there.push(there),
                 Err(why) => {
                     log::say(format!("{}: this leg is left out: {why}", leg.name));
                     opened.left_out.push(leg.clone());

@@ -32,7 +32,7 @@ use crate::uri::{PathUri, UriKind, names};
 use anyhow::{anyhow, bail};
 use engine::host::VolumeInfo;
 use engine::mirror::{
-    LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg, Pending,
+    LegConfig, LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg, Pending,
 };
 use mirror::copies::{Chosen, NoLeg};
 use mirror::{Named, Superblock};
@@ -148,7 +148,8 @@ impl Service {
         mirror: &Superblock,
         replaces: Option<u8>,
     ) -> Result<(), ControlError> {
-        let (number, info) = self.open_leg_of(of).map_err(ControlError::refused)?;
+        let (config, info) = self.open_leg_of(of).map_err(ControlError::refused)?;
+        let number = config.volume;
         let least = mirror.place.data_offset + mirror.geometry.bytes;
         let unfit = create::refuse_small(info.bytes, least).err();
         let unfit = unfit.map(|why| why.to_string());
@@ -156,7 +157,7 @@ impl Service {
             self.senders.order(
                 volume,
                 MirrorOrder::Add(Box::new(NewLeg {
-                    config: leg_config(of, number),
+                    config,
                     info,
                     id: draw_id(),
                     replaces,
@@ -442,12 +443,22 @@ impl Service {
     /// What a mirror begins anew with. One that was to stop before has what it had then: its
     /// exports are gone by now.
     fn note_stopped(&self, volume: u16, report: MirrorReport, exports: Vec<Export>) {
-        let legs = self.legs_of(&self.name(volume)).into_iter();
         let mut state = self.state();
-        let mut legs: Vec<Volume> = legs.map(|it| state.volumes[it].of.clone()).collect();
+        let name = state.volumes.name(volume);
+        let legs = state.volumes.iter();
+        let legs = legs.filter(|(_, it)| it.of.leg_of.as_deref() == Some(&name));
+        // Not what is in force: that is chosen still when the legs are opened again.
+        let file = |it: &Volume| state.configured.volume(&it.name).unwrap_or(it).clone();
+        let legs = legs.map(|(number, it)| {
+            let leg = report.legs.iter().find(|leg| leg.volume == Some(number));
+            let name = leg.map_or_else(|| leg_config(&it.of, 0).name, |leg| leg.name.clone());
+            (name, file(&it.of))
+        });
+        let mut legs: Vec<(String, Volume)> = legs.collect();
         let left_out = state.left_out.remove(&volume).unwrap_or_default();
         // One of those may have been added again meanwhile.
-        legs.extend_from_slice(&not_among(&legs, left_out));
+        let left_out = not_among(legs.iter().map(|it| &it.1), left_out).into_iter();
+        legs.extend(left_out.map(|it| (leg_config(&it, 0).name, it)));
         let slots = report.legs.into_iter();
         let slots = slots.filter_map(|leg| Some((leg.slot?, leg.name)));
         let stopped = Stopped {
@@ -492,7 +503,7 @@ impl Service {
         // Those of one that was stopped get their volumes again when it starts.
         let stopped = self.state().stopped.get(&volume).cloned();
         let legs = stopped.into_iter().flat_map(|it| it.legs);
-        all.extend(legs.map(|leg| leg.name));
+        all.extend(legs.map(|leg| leg.1.name));
         all.push(name);
         all.sort_unstable();
         all.dedup();
@@ -597,8 +608,9 @@ impl Service {
         mirror.leg_volume(leg_name(&mirror.name, &name), vec![PathKeys::from(uri)])
     }
 
-    /// A volume of the engine for a leg, once it is ready; its name is locked.
-    pub(super) fn open_leg_of(&self, of: &Volume) -> Result<(u16, VolumeInfo), String> {
+    /// A volume of the engine for a leg that the file has so, or would have, once it is ready; its
+    /// name is locked. What was chosen of it holds.
+    pub(super) fn open_leg_of(&self, of: &Volume) -> Result<(LegConfig, VolumeInfo), String> {
         let number = {
             let _opening = self.changes.opening();
             let number = self.open_volume(of)?;
@@ -610,9 +622,12 @@ impl Service {
         };
         let begun = Instant::now();
         while begun.elapsed() < SOON {
-            let info = self.state().volumes.get(number).map(|it| it.info);
-            match info {
-                Some(Some(info)) => return Ok((number, info)),
+            let there = self.state().volumes.get(number).map(|it| {
+                let info = it.info?;
+                Some((leg_config(&it.of, number), info))
+            });
+            match there {
+                Some(Some(there)) => return Ok(there),
                 Some(None) => {}
                 None => {
                     let mut state = self.state();
@@ -724,12 +739,9 @@ fn still_says(leg: &LegReport, failed: bool) -> bool {
 }
 
 /// Those of `legs` whose paths none of the others has.
-fn not_among(others: &[Volume], mut legs: Vec<Volume>) -> Vec<Volume> {
-    let has = |keys: &PathKeys| {
-        let mut all = others.iter().flat_map(|it| &it.paths);
-        all.any(|it| it.uri == keys.uri)
-    };
-    legs.retain(|leg| !leg.paths.iter().any(has));
+fn not_among<'a>(others: impl Iterator<Item = &'a Volume>, mut legs: Vec<Volume>) -> Vec<Volume> {
+    let there: Vec<_> = others.flat_map(|it| &it.paths).map(|it| &it.uri).collect();
+    legs.retain(|leg| !leg.paths.iter().any(|it| there.contains(&&it.uri)));
     legs
 }
 

@@ -221,3 +221,34 @@ fn keys_of_a_mirror_change_by_reload_or_are_refused_by_name() {
     place.reloaded(Some("retries = 9\n"));
     end(engine);
 }
+
+/// Its legs are volumes again that are opened anew: for them the file says what it said, and what
+/// was set by verb is set.
+#[test]
+fn what_was_chosen_of_legs_outlives_a_stop_of_their_mirror() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    place.file_of(Some(""));
+    let engine = place.start();
+    let set = |key, value| place.told(&["knob", "set", "v0/a", key, value]);
+    let retries = || place.told(&["knob", "show", "v0/a"])["retries"].clone();
+    let differences = || {
+        let said = place.told(&["diff", "v0/a"])["differences"].clone();
+        let all = said.as_array().unwrap().iter();
+        let all = all.map(|it| it["what"].as_str().unwrap().to_owned());
+        all.collect::<Vec<_>>()
+    };
+    let stop = || place.told(&["mirror", "stop", "v0", "--force"]);
+    let assemble = || place.told(&["mirror", "assemble", "v0"]);
+    set("retries", "7");
+    stop();
+    assemble();
+    assert_eq!((retries(), differences().len()), (7.into(), 1));
+    // What is kept next is kept beside it.
+    set("reconnect_delay", "30s");
+    assert_eq!(differences().len(), 2, "{:?}", differences());
+    place.told(&["forget", "v0/a"]);
+    assert_eq!(differences(), Vec::<String>::new());
+    end(engine);
+}
