@@ -15,7 +15,7 @@ mod terms;
 
 pub use again::Stopped;
 pub(in crate::run) use kept::PAUSED;
-pub use legs::{name_legs, refuse_legs};
+pub use legs::{configure_idle_legs, name_legs, refuse_legs};
 pub use records::{IdText, MirrorRecords};
 
 use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, Volume};

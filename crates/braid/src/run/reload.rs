@@ -17,7 +17,7 @@ use super::desired::Desired;
 use super::entries::PathEntry;
 use super::live;
 use super::locks::Alone;
-use super::mirrors::{name_legs, refuse_legs};
+use super::mirrors::{configure_idle_legs, name_legs, refuse_legs};
 use super::nvme_exports;
 use super::plan::{ActualVolume, Change, Presence, leg_words, plan};
 use super::reconcile::Reconciler;
@@ -382,8 +382,12 @@ impl<'a> Reload<'a> {
         let desired = Desired::now(&state).reloaded(&state.configured, &self.new, &choices);
         self.said.extend(service.set_values(&mut state, desired));
         state.configured = self.new.clone();
+        let mut given = self.new.clone();
+        given
+            .volumes
+            .extend(configure_idle_legs(&mut state, &self.new));
         drop(state);
-        choices.forget_others(&self.new);
+        choices.forget_others(&given);
         drop(choices);
         service.rename_records(&renames);
         drop(names);

@@ -836,6 +836,27 @@ pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Resul
     Ok(())
 }
 
+/// Legs that have no volume now and get one later are what the file says, too: those of mirrors that
+/// were stopped, and those that were left out. Returns them.
+pub fn configure_idle_legs(state: &mut State, new: &Config) -> Vec<Volume> {
+    let State {
+        volumes,
+        stopped,
+        left_out,
+        ..
+    } = state;
+    let stopped = stopped.iter_mut();
+    let stopped = stopped.flat_map(|(of, it)| it.legs.iter_mut().map(move |leg| (of, &mut leg.1)));
+    let left_out = left_out.iter_mut();
+    let left_out = left_out.flat_map(|(of, legs)| legs.iter_mut().map(move |leg| (of, leg)));
+    let all = stopped.chain(left_out).filter_map(|(of, leg)| {
+        let mirror = new.volume(&volumes.name(*of))?;
+        *leg = of_same_file(leg, new, mirror);
+        Some(leg.clone())
+    });
+    all.collect()
+}
+
 /// A leg that stays, with its mirror's keys as these are now: its paths are those of the file, to
 /// which verbs may have added others.
 fn of_same_file(leg: &Volume, old: &Config, mirror: &Volume) -> Volume {

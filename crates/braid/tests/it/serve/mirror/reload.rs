@@ -248,6 +248,15 @@ fn what_was_chosen_of_legs_outlives_a_stop_of_their_mirror() {
     // What is kept next is kept beside it.
     set("reconnect_delay", "30s");
     assert_eq!(differences().len(), 2, "{:?}", differences());
+    stop();
+    assert_eq!(place.changed(), "no difference");
+    assemble();
+    assert_eq!((retries(), differences().len()), (7.into(), 2));
+    // The file says something else of one of them.
+    stop();
+    place.reloaded(Some("retries = 9\n"));
+    assemble();
+    assert_eq!((retries(), differences().len()), (9.into(), 1));
     place.told(&["forget", "v0/a"]);
     assert_eq!(differences(), Vec::<String>::new());
     end(engine);
