@@ -109,8 +109,8 @@ enum Presence {
     Awaited,
     /// They do; whether its device is usable, as its ANA state says.
     Active { is_usable: bool },
-    /// It was removed, and its device may have commands of it yet.
-    Leaving,
+    /// It was removed, and its device may have commands of it yet, which came in this incarnation.
+    Leaving { incarnation: u32 },
     /// It or its device was removed, or can't be a namespace.
     Gone,
 }
@@ -395,7 +395,7 @@ impl NvmeServer {
             let Namespace {
                 volume, presence, ..
             } = self.namespaces[at];
-            if presence == Presence::Leaving
+            if matches!(presence, Presence::Leaving { .. })
                 && (devices.is_stopped(volume) || !self.is_used(volume))
             {
                 self.namespaces[at].presence = Presence::Gone;
@@ -587,8 +587,8 @@ impl NvmeServer {
         let is_served = match self.presence(of.device.0) {
             // A mirror that begins anew is not what the command was for.
             Presence::Active { .. } => self.target.is_current(of.id),
-            // It came before the removal.
-            Presence::Leaving => true,
+            // It came before the removal, and for this device.
+            Presence::Leaving { incarnation } => self.target.is_of(of.id, incarnation),
             Presence::Awaited | Presence::Gone => false,
         };
         if !is_served && self.target.is_for_all(of.id) {

@@ -98,6 +98,8 @@ pub struct TargetEngine {
     subsystem: Subsystem,
     /// In order of their NSID.
     namespaces: Vec<Namespace>,
+    /// The last one that a namespace was given.
+    incarnation: u32,
     ports: Vec<Port>,
     connections: Connections,
     commands: Commands,
@@ -115,13 +117,13 @@ pub struct TargetEngine {
 }
 
 /// What the engine must know of a namespace.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Namespace {
     nsid: u32,
     device: LocalDevice,
     block_shift: u8,
-    /// Counts its deactivations: commands that came before the last one are not for what the NSID
-    /// has now.
+    /// Another one, which no namespace had before, whenever it is added or deactivated: commands
+    /// that came before are not for what the NSID has now.
     incarnation: u32,
 }
 
@@ -150,6 +152,7 @@ impl TargetEngine {
         let shapes = config.shapes.iter().zip(seeds);
         Ok(TargetEngine {
             namespaces,
+            incarnation: 0,
             ports: shapes
                 .map(|(shape, seed)| Port::new(*shape, seed, commands_max))
                 .collect(),

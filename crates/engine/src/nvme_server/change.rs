@@ -117,11 +117,13 @@ impl NvmeServer {
     }
 
     fn remove_namespace(&mut self, nsid: u32, now_ns: u64) {
+        let incarnation = self.target.incarnation(nsid);
         self.target.remove_namespace(nsid, now_ns);
         for it in self.namespaces.iter_mut().filter(|it| it.nsid == nsid) {
-            it.presence = match it.presence {
-                Presence::Active { .. } | Presence::Leaving => Presence::Leaving,
-                Presence::Awaited | Presence::Gone => Presence::Gone,
+            it.presence = match (it.presence, incarnation) {
+                (Presence::Active { .. }, Some(incarnation)) => Presence::Leaving { incarnation },
+                (leaving @ Presence::Leaving { .. }, _) => leaving,
+                _ => Presence::Gone,
             };
         }
     }

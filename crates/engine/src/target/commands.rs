@@ -1,4 +1,5 @@
 //! All commands under way, by slot; a command's slot is its device request's id.
+use super::Namespace;
 use super::pool::Purpose;
 use crate::machine::Span;
 use alloc::boxed::Box;
@@ -57,10 +58,8 @@ pub(super) struct Command {
     pub(super) stage: Stage,
     /// What to do, once it is known (all data has arrived).
     pub(super) action: Action,
-    /// Index; `None` = all of them (Flush).
-    pub(super) namespace: Option<usize>,
-    /// That of its namespace when it came.
-    pub(super) incarnation: u32,
+    /// As it was when the command came; `None` = all of them (Flush).
+    pub(super) namespace: Option<Namespace>,
     /// Of a Deallocate: block and count of each.
     pub(super) ranges: Box<[(u64, u64)]>,
     pub(super) slba: u64,
@@ -139,7 +138,6 @@ impl Commands {
             stage: Stage::Receiving,
             action: Action::Flush,
             namespace: None,
-            incarnation: 0,
             ranges: Box::default(),
             slba: 0,
             blocks: 0,
@@ -171,15 +169,6 @@ impl Commands {
     /// A command, if there is one in this slot.
     pub(super) fn get(&self, slot: u32) -> Option<&Command> {
         self.slots.get(self.slots.find(slot)?)
-    }
-
-    /// A namespace has this index from now on, and those behind it the next one.
-    pub(super) fn make_room_for_namespace(&mut self, index: usize) {
-        let all = self.slots.values_mut();
-        let namespaces = all.filter_map(|command| command.namespace.as_mut());
-        namespaces
-            .filter(|at| **at >= index)
-            .for_each(|at| *at += 1);
     }
 
     /// Every command.

@@ -96,10 +96,10 @@ impl TargetEngine {
         let found = self.commands.find(io.conn.0, io.token);
         let slot = found.unwrap_or_else(|| self.new_command(io.conn.0, io.token));
         let found = self.namespaces.binary_search_by_key(&io.nsid, |ns| ns.nsid);
-        let block_shift = found.map_or(0, |index| self.namespaces[index].block_shift);
+        let namespace = found.ok().map(|index| self.namespaces[index]);
+        let block_shift = namespace.map_or(0, |it| it.block_shift);
         let command = &mut self.commands[slot];
-        command.namespace = found.ok();
-        command.incarnation = found.map_or(0, |index| self.namespaces[index].incarnation);
+        command.namespace = namespace;
         command.len = match io.action {
             Action::Read | Action::Write { .. } | Action::Compare => io.blocks << block_shift,
             _ => 0,
@@ -111,7 +111,7 @@ impl TargetEngine {
         }
         let port = &mut self.ports[usize::from(io.port)];
         port.stats.in_flight += 1;
-        if found.is_err() && io.nsid != ALL_NAMESPACES {
+        if namespace.is_none() && io.nsid != ALL_NAMESPACES {
             self.finish(slot, Status::INVALID_NAMESPACE.with_dnr(), now_ns);
             return;
         }
@@ -314,7 +314,8 @@ impl TargetEngine {
 /// What a command wants of a device in its present step.
 fn request(slot: u32, command: &Command, namespaces: &[Namespace]) -> Option<DeviceRequest> {
     let step = command.step as usize;
-    let namespace = namespaces.get(command.namespace.unwrap_or(step))?;
+    let own = command.namespace.as_ref();
+    let namespace = own.or_else(|| namespaces.get(step))?;
     let op = match command.action {
         Action::Read => DeviceOp::Read,
         Action::Write { fua } => DeviceOp::Write { fua },

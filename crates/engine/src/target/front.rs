@@ -111,24 +111,22 @@ impl TargetEngine {
             nsid: config.nsid,
             device,
             block_shift: config.block_shift,
-            incarnation: 0,
+            incarnation: self.incarnation + 1,
         };
         self.subsystem.add_namespace(config)?;
+        self.incarnation += 1;
         match self
             .namespaces
             .binary_search_by_key(&new.nsid, |it| it.nsid)
         {
-            Ok(at) => self.namespaces[at].device = device,
-            Err(at) => {
-                self.namespaces.insert(at, new);
-                self.commands.make_room_for_namespace(at);
-            }
+            Ok(at) => self.namespaces[at] = new,
+            Err(at) => self.namespaces.insert(at, new),
         }
         Ok(())
     }
 
-    /// Removes a namespace, as [`Self::deactivate`] does, for good. Its place stays: commands
-    /// under way name it.
+    /// Removes a namespace, as [`Self::deactivate`] does, for good. Its place stays: a
+    /// Flush of all namespaces counts them.
     pub(crate) fn remove_namespace(&mut self, nsid: u32, now_ns: u64) {
         self.deactivate(nsid, now_ns);
         self.subsystem.remove_namespace(nsid);
@@ -191,7 +189,8 @@ impl TargetEngine {
     pub(crate) fn deactivate(&mut self, nsid: u32, now_ns: u64) {
         self.subsystem.deactivate(nsid);
         for namespace in self.namespaces.iter_mut().filter(|it| it.nsid == nsid) {
-            namespace.incarnation += 1;
+            self.incarnation += 1;
+            namespace.incarnation = self.incarnation;
         }
         self.drain(now_ns);
     }
@@ -199,10 +198,21 @@ impl TargetEngine {
     /// Whether the namespace of a request's command has been active since the command came; also
     /// true of one for all namespaces.
     pub(crate) fn is_current(&self, id: u32) -> bool {
-        let command = &self.commands[id];
-        command
-            .namespace
-            .is_none_or(|at| self.namespaces[at].incarnation == command.incarnation)
+        let of = self.commands[id].namespace;
+        of.is_none_or(|of| self.incarnation(of.nsid) == Some(of.incarnation))
+    }
+
+    /// Whether a request's command came in this incarnation of its namespace; also true of one for
+    /// all namespaces.
+    pub(crate) fn is_of(&self, id: u32, incarnation: u32) -> bool {
+        let of = self.commands[id].namespace;
+        of.is_none_or(|of| of.incarnation == incarnation)
+    }
+
+    /// The present incarnation of what has an NSID; `None`: nothing ever had it.
+    pub(crate) fn incarnation(&self, nsid: u32) -> Option<u32> {
+        let found = self.namespaces.binary_search_by_key(&nsid, |it| it.nsid);
+        Some(self.namespaces[found.ok()?].incarnation)
     }
 
     /// Makes an inactive NSID active, with this size.

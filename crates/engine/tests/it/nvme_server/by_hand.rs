@@ -3,7 +3,7 @@ use super::common::{host_config, volume};
 use super::rig::local;
 use crate::target_hand::*;
 use engine::export::ExportConfig;
-use engine::host::HostEngine;
+use engine::host::{HostEngine, PathConfig};
 use engine::limits::{COMPARE_BYTES, EXPORT_ARENA_MIN, EXPORTS_MAX, EXTENT_WAIT_NS};
 use engine::machine::{DeviceError, DeviceExtent};
 use engine::{Core, DeviceOp, Machine, NvmeConfig, NvmePlace};
@@ -17,14 +17,20 @@ const LARGEST: u32 = 1 << 8;
 
 /// An engine whose volume is the hand's disk, as namespace 1.
 pub fn hand() -> Hand<Core> {
+    hand_over(vec![local(0, SHIFT)])
+}
+
+/// An engine with a volume of each path, the first of which is namespace 1.
+pub fn hand_over(paths: Vec<PathConfig>) -> Hand<Core> {
     let mut host = host_config(0);
-    host.volumes = vec![volume(vec![local(0, SHIFT)])];
+    host.volumes = paths.into_iter().map(|it| volume(vec![it])).collect();
+    let volumes = host.volumes.len();
     let export = ExportConfig {
         clients_max: 1,
         requests_max: 4,
         arena_bytes: EXPORT_ARENA_MIN,
     };
-    let mut core = Core::new(HostEngine::new(host), 1, export);
+    let mut core = Core::new(HostEngine::new(host), volumes, export);
     let mut subsystem = config(&[shape::Config::default()]).subsystem;
     subsystem.entries_max = 64;
     let config = NvmeConfig {

@@ -1,8 +1,9 @@
 //! Servers, their namespaces and their ports come and go while hosts are connected.
-use super::by_hand::hand;
+use super::by_hand::{hand, hand_over};
+use super::rig::local;
 use crate::target_hand::*;
 use engine::export::{ExportControl, ExportEvent};
-use engine::{Core, NvmeConfig, NvmeControl};
+use engine::{Core, DeviceOp, NvmeConfig, NvmeControl};
 use nvme::controller::{NamespaceConfig, PortConfig};
 use nvme::wire::features::{AsyncEvent, events};
 use nvme::wire::identify::{cns, nsids};
@@ -13,9 +14,18 @@ fn change(hand: &mut Hand<Core>, change: NvmeControl) {
     hand.control(ExportControl::Nvme(0, change));
 }
 
-fn add(hand: &mut Hand<Core>, nsid: u32) {
+fn add(hand: &mut Hand<Core>, nsid: u32, volume: u16) {
     let config: Box<NamespaceConfig> = Box::new(namespace(nsid));
-    change(hand, NvmeControl::AddNamespace(config, 0));
+    change(hand, NvmeControl::AddNamespace(config, volume));
+}
+
+/// Sends a Deallocate of two ranges, each a request of the device.
+fn deallocate(hand: &mut Hand<Core>, conn: u32) -> u16 {
+    let range = |slba: u64| [&[0; 4][..], &1u32.to_le_bytes(), &slba.to_le_bytes()].concat();
+    let sqe = SqeBuilder::new(nvm::DATASET_MANAGEMENT).nsid(1).cdw(10, 1);
+    let sqe = sqe.cdw(11, nvm::DSM_DEALLOCATE);
+    let sqe = sqe.sgl(Sgl::InCapsule { offset: 0, len: 32 });
+    hand.send(conn, sqe, &[range(8), range(16)].concat())
 }
 
 fn status(hand: &mut Hand<Core>, conn: u32) -> Status {
@@ -77,7 +87,7 @@ fn removed_namespace_ends_what_came_before_and_nothing_else() {
     }
     assert_eq!((hand.requests.len(), &hand.disk[..4096]), (2, &second[..]));
     // The same volume under another NSID, beside a command of the old one.
-    add(&mut hand, 7);
+    add(&mut hand, 7, 0);
     let write = io(nvm::WRITE, 0, 1).nsid(7);
     let sqe = write.sgl(Sgl::InCapsule {
         offset: 0,
@@ -88,6 +98,27 @@ fn removed_namespace_ends_what_came_before_and_nothing_else() {
     assert!(status(&mut hand, conn).is_success());
     assert_eq!(hand.disk[..4096], first);
     assert_eq!(hand.target.buffers(), hand.target.buffers_free());
+}
+
+#[test]
+fn t09_command_does_not_reach_what_has_its_nsid_afterwards() {
+    let mut hand = hand_over(vec![local(0, SHIFT), local(1, SHIFT)]);
+    let conn = hand.queue(0, 64);
+    hand.hold_device = true;
+    deallocate(&mut hand, conn);
+    change(&mut hand, NvmeControl::RemoveNamespace(1));
+    add(&mut hand, 1, 1);
+    // The other volume has something of its own when it is no namespace any more.
+    hand.write(conn, 100, &pattern(1, 4096));
+    change(&mut hand, NvmeControl::RemoveNamespace(1));
+    assert_eq!(hand.at_device.len(), 2);
+    while !hand.at_device.is_empty() {
+        hand.answer_device();
+    }
+    let other = hand.requests.iter().filter(|it| it.device.0 == 1);
+    let other: Vec<_> = other.map(|it| (it.op, it.offset)).collect();
+    assert_eq!(other, [(DeviceOp::Write { fua: false }, 100 << SHIFT)]);
+    assert_eq!(hand.done(conn).len(), 2);
 }
 
 #[test]
@@ -115,7 +146,7 @@ fn hosts_are_told_of_namespaces_that_come_and_go() {
     assert_eq!(hosts(&hand), Some(0));
     identify(&mut hand, conn, cns::NAMESPACE, 1);
     assert_eq!(hosts(&hand), Some(1));
-    told(&mut hand, &|hand| add(hand, 0x300));
+    told(&mut hand, &|hand| add(hand, 0x300, 0));
     assert_eq!(active(&mut hand, conn), [1, 0x300]);
     told(&mut hand, &|hand| {
         change(hand, NvmeControl::RemoveNamespace(0x300))
