@@ -391,21 +391,15 @@ impl NvmeServer {
 
     /// Says which devices have become usable, or are so no more, and which were stopped.
     fn observe(&mut self, devices: &Devices, now_ns: u64) {
-        for at in 0..self.namespaces.len() {
-            let Namespace {
-                volume, presence, ..
-            } = self.namespaces[at];
-            if matches!(presence, Presence::Leaving { .. })
-                && (devices.is_stopped(volume) || !self.is_used(volume))
-            {
-                self.namespaces[at].presence = Presence::Gone;
-            }
-        }
         for it in &mut self.namespaces {
+            let is_stopped = devices.is_stopped(it.volume);
+            if is_stopped && matches!(it.presence, Presence::Leaving { .. }) {
+                it.presence = Presence::Gone;
+            }
             let Presence::Active { is_usable } = &mut it.presence else {
                 continue;
             };
-            if devices.is_stopped(it.volume) {
+            if is_stopped {
                 self.target.deactivate(it.nsid, now_ns);
                 it.presence = Presence::Awaited;
                 continue;

@@ -128,8 +128,15 @@ impl NvmeServer {
         }
     }
 
-    /// Goes on with its end.
+    /// Goes on with its end, and that of its namespaces. What the target asks for is a request by
+    /// then: a command goes on with its next step in the same turn.
     pub(super) fn leave(&mut self, now_ns: u64) {
+        for at in 0..self.namespaces.len() {
+            let it = &self.namespaces[at];
+            if matches!(it.presence, Presence::Leaving { .. }) && !self.is_used(it.volume) {
+                self.namespaces[at].presence = Presence::Gone;
+            }
+        }
         if let Life::Leaving { until_ns } = self.life
             && (until_ns <= now_ns || self.requests.iter().all(Option::is_none))
         {

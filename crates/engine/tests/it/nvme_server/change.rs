@@ -122,6 +122,20 @@ fn t09_command_does_not_reach_what_has_its_nsid_afterwards() {
 }
 
 #[test]
+fn removed_namespace_ends_all_steps_of_a_command() {
+    let mut hand = hand();
+    let conn = hand.queue(0, 64);
+    hand.hold_device = true;
+    deallocate(&mut hand, conn);
+    change(&mut hand, NvmeControl::RemoveNamespace(1));
+    hand.answer_device();
+    hand.answer_device();
+    assert!(status(&mut hand, conn).is_success());
+    let offsets: Vec<u64> = hand.requests.iter().map(|it| it.offset).collect();
+    assert_eq!(offsets, [8 << SHIFT, 16 << SHIFT]);
+}
+
+#[test]
 fn hosts_are_told_of_namespaces_that_come_and_go() {
     let mut hand = hand();
     let (conn, _) = hand.admin(0);
