@@ -59,7 +59,11 @@ impl NvmeServer {
             }
             NvmeControl::Protect(nsid, read_only) => {
                 let mut all = self.namespaces.iter();
-                let limits = all.find(|it| it.nsid == nsid && it.presence != Presence::Gone);
+                // One that had the NSID before may be leaving yet.
+                let is_there = |it: &&Namespace| {
+                    matches!(it.presence, Presence::Awaited | Presence::Active { .. })
+                };
+                let limits = all.find(|it| it.nsid == nsid && is_there(it));
                 let limits = limits.and_then(|it| devices.limits(it.volume));
                 let always = limits.is_some_and(|it| it.read_only);
                 target.protect(nsid, read_only || always, now_ns);

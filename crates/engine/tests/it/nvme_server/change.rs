@@ -3,6 +3,7 @@ use super::by_hand::{hand, hand_over};
 use super::rig::local;
 use crate::target_hand::*;
 use engine::export::{ExportControl, ExportEvent};
+use engine::host::PathKind;
 use engine::{Core, DeviceOp, NvmeConfig, NvmeControl};
 use nvme::controller::{NamespaceConfig, PortConfig};
 use nvme::wire::features::{AsyncEvent, events};
@@ -133,6 +134,27 @@ fn removed_namespace_ends_all_steps_of_a_command() {
     assert!(status(&mut hand, conn).is_success());
     let offsets: Vec<u64> = hand.requests.iter().map(|it| it.offset).collect();
     assert_eq!(offsets, [8 << SHIFT, 16 << SHIFT]);
+}
+
+#[test]
+fn device_that_can_only_be_read_stays_protected() {
+    let mut paths = vec![local(0, SHIFT), local(1, SHIFT)];
+    let PathKind::Device { read_only, .. } = &mut paths[1].kind else {
+        panic!("no local device")
+    };
+    *read_only = true;
+    let mut hand = hand_over(paths);
+    let conn = hand.queue(0, 64);
+    let (admin, _) = hand.admin(0);
+    hand.hold_device = true;
+    // The one before, which can be written, has a command yet.
+    hand.write(conn, 0, &pattern(1, 4096));
+    change(&mut hand, NvmeControl::RemoveNamespace(1));
+    add(&mut hand, 1, 1);
+    for read_only in [true, false] {
+        change(&mut hand, NvmeControl::Protect(1, read_only));
+        assert_eq!(identify(&mut hand, admin, cns::NAMESPACE, 1)[99], 1);
+    }
 }
 
 #[test]
