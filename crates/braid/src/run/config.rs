@@ -492,11 +492,14 @@ impl Export {
 }
 
 impl Volume {
-    /// One of its paths to a controller that is among these; of a leg, any of its paths.
+    /// One of its paths to a controller that is among these; of a leg also one to a file.
     pub fn shared(&self, paths: &[PathKeys]) -> Option<&PathUri> {
         let there = |keys: &&PathKeys| {
-            let remote = matches!(keys.uri.kind(), UriKind::NvmeTcp(_));
-            let counts = remote || self.leg_of.is_some();
+            let counts = match keys.uri.kind() {
+                UriKind::NvmeTcp(_) => true,
+                UriKind::File(_) => self.leg_of.is_some(),
+                _ => false,
+            };
             counts && paths.iter().any(|it| it.uri == keys.uri)
         };
         Some(&self.paths.iter().find(there)?.uri)

@@ -114,8 +114,9 @@ impl Service {
         let meant = |wanted| stopped.meant(&names, wanted);
         let discard = discard.map(meant).transpose();
         let discard = discard.map_err(|why| ControlError::params(format!("{name} {why}")))?;
+        let free = self.ensure_free(&files);
+        free.map_err(|why| ControlError::refused(format!("{name}: {why}")))?;
         let opened = self.open_all(&files);
-        let opened = opened.map_err(|why| ControlError::refused(format!("{name}: {why}")))?;
         let (legs, infos): (Vec<_>, Vec<_>) = opened.there.into_iter().unzip();
         let numbers: Vec<u16> = legs.iter().map(|leg| leg.volume).collect();
         let close = || numbers.iter().for_each(|number| self.close_leg(*number));
@@ -167,6 +168,7 @@ impl Service {
     /// # Errors
     /// Why it does not start; then nothing of it is left.
     pub fn open_mirror(&self, of: &Volume, legs: &[Volume]) -> Result<u16, String> {
+        self.ensure_free(legs)?;
         self.inherit(of)?;
         let number = {
             let choices = self.choices();
@@ -186,7 +188,7 @@ impl Service {
     }
 
     fn assemble_new(&self, number: u16, of: &Volume, legs: &[Volume]) -> Result<(), String> {
-        let opened = self.open_all(legs)?;
+        let opened = self.open_all(legs);
         let (legs, infos): (Vec<_>, Vec<_>) = opened.there.into_iter().unzip();
         let known = self.known().mirror(&of.name);
         let config = mirror_config(of, legs, known, owner(&self.identity));
@@ -224,11 +226,11 @@ impl Service {
         }
     }
 
-    /// Volumes for all of these legs.
+    /// A leg that another volume has, which may write to it, is none that is missing (T48).
     ///
     /// # Errors
-    /// Another volume has one of them, and may write to it (T48): nothing was opened.
-    fn open_all(&self, legs: &[Volume]) -> Result<Opened, String> {
+    /// Which one.
+    fn ensure_free(&self, legs: &[Volume]) -> Result<(), String> {
         for leg in legs {
             for keys in &leg.paths {
                 if let Some(storage) = storage_of(&keys.uri) {
@@ -237,6 +239,11 @@ impl Service {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Volumes for all of these legs.
+    fn open_all(&self, legs: &[Volume]) -> Opened {
         let mut opened = Opened::default();
         for leg in legs {
             match self.open_leg_of(leg) {
@@ -247,7 +254,7 @@ impl Service {
                 }
             }
         }
-        Ok(opened)
+        opened
     }
 
     /// It was begun: its exports listen, unless they do by now.
