@@ -77,10 +77,25 @@ impl<'a> Reconciler<'a> {
         }
         let seat = self.seat(&change);
         let made = self.make(&change, force, None);
-        if made.is_ok() || self.service.changes.goes_on(&change) {
+        if made.is_ok() || self.goes_on(&change) {
             self.done.push((change, seat));
         }
         made
+    }
+
+    /// Whether a change that failed takes effect later: a path goes on, or a mirror has a leg that
+    /// is being written to its legs.
+    fn goes_on(&self, change: &Change) -> bool {
+        match change {
+            Change::AddLeg(_, leg) => {
+                let state = self.service.state();
+                state
+                    .volumes
+                    .iter()
+                    .any(|(_, it)| it.of.name == leg.of.name)
+            }
+            _ => self.service.changes.goes_on(change),
+        }
     }
 
     /// Takes back what was done.
@@ -111,7 +126,7 @@ impl<'a> Reconciler<'a> {
         for change in plan {
             match self.step(change.clone(), force) {
                 Ok(()) => {}
-                Err(why) if self.service.changes.goes_on(change) => waits.push(why),
+                Err(why) if self.goes_on(change) => waits.push(why),
                 Err(why) => return Err(self.undone(why)),
             }
         }

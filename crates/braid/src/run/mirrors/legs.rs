@@ -240,7 +240,8 @@ impl Service {
             let why = "it is just being looked at: try again";
             return Err(ControlError::refused(format!("{}: {why}", leg.name)));
         }
-        self.tidy_legs(volume)
+        self.tidy_legs(volume);
+        Ok(())
     }
 
     /// What the legs of a mirror are, by what leads to them: files, devices, and the namespaces
@@ -355,12 +356,14 @@ impl Service {
                 )));
             }
         }
-        let after = self.mirror_report(volume)?;
-        // What is in its place, and was none, is not looked at any more either.
-        for it in places_of(&after, leg).filter(|it| orders::is_another(it)) {
-            self.forget_place(volume, it)?;
+        // It has left, whatever becomes of its place.
+        if let Err(why) = self.forget_others_of(volume, leg) {
+            log::say(format!(
+                "{}: has left; what is in its place stays a place of the mirror: {why}",
+                leg.name
+            ));
         }
-        self.tidy_legs(volume)?;
+        self.tidy_legs(volume);
         // One that could not be opened is not tried again.
         let mut state = self.state();
         let left_out = state.left_out.entry(volume).or_default();
@@ -370,15 +373,23 @@ impl Service {
         Ok(())
     }
 
-    /// Volumes of legs that are none any more are closed.
-    pub(super) fn tidy_legs(&self, volume: u16) -> Result<(), ControlError> {
+    /// What is in the place of a leg, and is none, is not looked at any more either.
+    fn forget_others_of(&self, volume: u16, leg: &LegReport) -> Result<(), ControlError> {
         let report = self.mirror_report(volume)?;
+        let mut others = places_of(&report, leg).filter(|it| orders::is_another(it));
+        others.try_for_each(|it| self.forget_place(volume, it))
+    }
+
+    /// Volumes of legs that are none any more are closed; later, where the mirror does not answer.
+    pub(super) fn tidy_legs(&self, volume: u16) {
+        let Ok(report) = self.mirror_report(volume) else {
+            return;
+        };
         let known = |number: u16| report.legs.iter().any(|leg| leg.volume == Some(number));
         let name = self.name(volume);
         let legs = self.legs_of(&name).into_iter();
         let idle = legs.filter(|number| !known(*number));
         idle.for_each(|number| self.close_leg(number));
-        Ok(())
     }
 
     /// The mirror ends in order, and its legs are free; the engine goes on.

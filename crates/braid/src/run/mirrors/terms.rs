@@ -11,14 +11,12 @@ impl Service {
     /// changes the mirror just now: a leg that is about to be one must not. That may take its time,
     /// and keeps no verb of another volume waiting.
     pub(super) fn status_of_mirror(&self, volume: u16, name: &str) -> Result<Value, ControlError> {
-        let tidied = match self.alone_with_mirror_now(volume) {
-            Some(_alone) => self.tidy_legs(volume),
-            None => Ok(()),
-        };
+        if let Some(_alone) = self.alone_with_mirror_now(volume) {
+            self.tidy_legs(volume);
+        }
         let report = self.report()?;
         // Meanwhile it may have left, and another one may have its number.
         let volume = report.mirror_named(name)?;
-        tidied?;
         Ok(report.mirror(volume))
     }
 
