@@ -45,6 +45,8 @@ const ENTRIES_MAX: u16 = 256;
 /// I/O queues of a controller: two controllers with all of them find places twice. A closed
 /// connection keeps its place while a device has commands of it.
 const QUEUES_MAX: u16 = 31;
+/// Largest identifier of a controller.
+const CNTLID_MAX: u16 = 0xffef;
 /// Data in a command capsule, bytes; log2 of the largest transfer's bytes.
 const IN_CAPSULE_BYTES: u32 = 8 << 10;
 const TRANSFER_SHIFT: u8 = 20;
@@ -236,7 +238,7 @@ fn subsystem(of: &Subsystem, ports: impl Iterator<Item = (u16, SocketAddr)>) -> 
         serial: of.serial.clone().unwrap_or_else(|| serial_of(&of.nqn)),
         model: "braid".into(),
         cntlid_min: 1,
-        cntlid_max: 0xffef,
+        cntlid_max: CNTLID_MAX,
         namespaces: namespaces.collect(),
         ports: ports.map(|(id, address)| port(id, address)).collect(),
         hosts: of.hosts.clone(),
@@ -253,6 +255,16 @@ fn subsystem(of: &Subsystem, ports: impl Iterator<Item = (u16, SocketAddr)>) -> 
         lba_status: false,
         connections_max: CONNECTIONS_MAX,
     }
+}
+
+/// First and last controller identifier of one of `servers` servers: one that ends may have the nqn
+/// of one that begins in another place. Each has as many as it may have controllers; of more than
+/// 511 servers, some have the same ones.
+fn cntlids(number: usize, servers: usize) -> (u16, u16) {
+    let max = usize::from(CNTLID_MAX);
+    let each = (max / servers.max(1)).max(CONNECTIONS_MAX as usize);
+    let before = number % (max / each) * each;
+    ((before + 1) as u16, (before + each) as u16)
 }
 
 /// Its size is its volume's, once this is ready.
@@ -563,9 +575,14 @@ impl Service {
         let ports = serving.ports().map(|(number, it)| (number + 1, it.bound));
         let volumes = of.namespaces.iter();
         let volumes = volumes.map(|it| self.number_on(state, core, &it.volume));
+        let mut subsystem = subsystem(of, ports);
+        let places = self.senders.nvme_places;
+        let number = usize::from(core) * places + usize::from(place);
+        let servers = usize::from(new.cores.max(1)) * places;
+        (subsystem.cntlid_min, subsystem.cntlid_max) = cntlids(number, servers);
         let config = NvmeConfig {
             volumes: volumes.collect(),
-            subsystem: subsystem(of, ports),
+            subsystem,
         };
         self.tell(&serving, NvmeControl::Serve(Box::new(config)));
         serving
@@ -732,6 +749,19 @@ mod tests {
                 let back = it.undo().unwrap().to_string();
                 assert_eq!(back, it.to_string().replace(": add", ": remove"));
             }
+        }
+    }
+
+    #[test]
+    fn servers_have_no_controller_identifier_in_common() {
+        for servers in [1, 2, 9, 64, 511] {
+            let mut last = 0;
+            for (min, max) in (0..servers).map(|number| cntlids(number, servers)) {
+                assert_eq!(min, last + 1);
+                assert!(u32::from(max - min) + 1 >= CONNECTIONS_MAX);
+                last = max;
+            }
+            assert!(last <= CNTLID_MAX);
         }
     }
 
