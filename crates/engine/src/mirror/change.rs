@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 use block::DeviceId;
 use mirror::Label;
 use mirror::assembly::Wishes;
-use mirror::copies::Chosen;
+use mirror::copies::{Chosen, NoLeg};
 use mirror::layout::{COPIES_AT, Place};
 use mirror::superblock::SUPERBLOCK_BYTES;
 use multipath::Outcome;
@@ -218,11 +218,16 @@ impl MirrorDevice {
         };
         let is_ordered = it.machine.changing_legs().1.has(slot);
         let leg = &mut self.legs[at];
-        if is_ordered || leg.probe.is_some() || leg.is_unread() {
+        if is_ordered || leg.probe.is_some() {
             return;
         }
         match leg.found {
             None => leg.free_seat(),
+            // Which one it is may never be known.
+            Some(Err(NoLeg::Unreadable)) => {
+                leg.free_seat();
+                self.stays_marked(at, slot, Outcome::MediaError, cx);
+            }
             Some(Ok(found)) if found.superblock.leg().is_some_and(|it| it.id == id) => {
                 (leg.slot, leg.missing) = (Some(slot), None);
                 self.wipe_superblocks(at, cx);
@@ -287,18 +292,15 @@ impl MirrorDevice {
             unreachable!("{}: superblocks of a leg that stays", leg.config.name);
         };
         leg.set_seat(Seat::Wiping(wiping - 1));
-        if !outcome.is_done() {
-            self.unwiped |= leg.slot.map_or(0, |slot| 1 << (slot & 15));
-            let line = format!(
-                "{}: {}: what says that it is a leg can't be overwritten ({outcome}): it is \
-                 refused wherever it is given",
-                self.config.name, leg.config.name
-            );
-            cx.events.push_back(HostEvent::Warning(cx.number, line));
+        if !outcome.is_done()
+            && let Some(slot) = leg.slot
+        {
+            self.stays_marked(at, slot, outcome, cx);
         }
         if wiping > 1 {
             return;
         }
+        let leg = &mut self.legs[at];
         leg.free_seat();
         let slot = leg.slot.take();
         if let (Some(slot), Phase::Running(it)) = (slot, &mut self.phase)
@@ -306,6 +308,17 @@ impl MirrorDevice {
         {
             it.places[usize::from(slot)] = None;
         }
+    }
+
+    /// The superblocks of a removed leg stay on it.
+    fn stays_marked(&mut self, at: usize, slot: u8, outcome: Outcome, cx: &mut Context<'_>) {
+        self.unwiped |= 1 << (slot & 15);
+        let line = format!(
+            "{}: {}: what says that it is a leg can't be overwritten ({outcome}): it is refused \
+             wherever it is given",
+            self.config.name, self.legs[at].config.name
+        );
+        cx.events.push_back(HostEvent::Warning(cx.number, line));
     }
 }
 

@@ -31,6 +31,9 @@ fn t33_a_volume_that_has_the_number_of_a_leg_says_nothing_of_the_leg_in_its_plac
     rig.stop();
 }
 
+/// An error of the medium.
+const EIO: DeviceError = DeviceError::Os(5);
+
 /// A new mirror of two disks, and a third one that may become a leg.
 fn and_a_third() -> (Vec<Disk>, HostConfig, MirrorConfig) {
     let disks = made(2, true);
@@ -108,6 +111,13 @@ fn a_leg_is_added_while_the_superblocks_of_a_removed_one_hang() {
     assert_eq!(data(&disks[0]), data(&disks[2]));
 }
 
+/// Whether both copies of its superblock were overwritten.
+fn is_wiped(disk: &Disk) -> bool {
+    let bytes = disk.bytes.borrow();
+    let mut copies = COPIES_AT.iter().map(|at| &bytes[*at as usize..][..4096]);
+    copies.all(|copy| copy.iter().all(|it| *it == 0))
+}
+
 /// It comes while its removal is being written to the other leg.
 #[test]
 fn leg_that_comes_before_its_removal_is_wiped() {
@@ -120,11 +130,7 @@ fn leg_that_comes_before_its_removal_is_wiped() {
     assert!(rig.report().legs[1].reachable);
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
     rig.disk(0).delay_ns = 0;
-    let bytes = disks[1].bytes.borrow();
-    for at in COPIES_AT {
-        assert!(bytes[at as usize..][..4096].iter().all(|it| *it == 0));
-    }
-    drop(bytes);
+    assert!(is_wiped(&disks[1]));
     // Its place is free.
     rig.order(super::rig::add(2));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
@@ -200,4 +206,73 @@ fn a_leg_that_was_removed_elsewhere_does_not_return() {
             .as_ref()
             .is_some_and(|it| it.contains("was removed"))
     );
+}
+
+/// Its superblocks are being read when its removal is committed: it is overwritten as the leg of
+/// its slot, which no other one has until then.
+#[test]
+fn slot_of_a_leg_that_comes_as_it_is_removed_is_kept_until_it_is_wiped() {
+    let (disks, mut rig) = without_1();
+    (rig.disk(1).error, rig.disk(1).delay_ns) = (None, 9 * SECOND);
+    rig.until(60 * SECOND, |rig| rig.report().legs[1].reachable);
+    rig.run(2 * SECOND, |_| false);
+    rig.order(MirrorOrder::Remove(1));
+    rig.run(SECOND, |_| false);
+    assert_eq!(rig.report().legs[1].slot, Some(1), "{:?}", rig.report());
+    rig.order(super::rig::add(2));
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    let slots: Vec<Option<u8>> = rig.report().legs.iter().map(|leg| leg.slot).collect();
+    assert_eq!(slots, [Some(0), Some(2)]);
+    assert!(is_wiped(&disks[1]) && !is_wiped(&disks[2]));
+}
+
+/// An error of its medium: which leg it is may never be known.
+#[test]
+fn removed_leg_that_comes_unreadable_leaves_its_place() {
+    let (_, mut rig) = without_1();
+    rig.disk(0).delay_ns = 5 * SECOND;
+    rig.order(MirrorOrder::Remove(1));
+    rig.disk(1).error = Some(EIO);
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
+    assert_eq!(rig.report().unwiped, 0b10);
+    let lines = rig.lines();
+    let is_said = |it: &String| it.contains("it is refused wherever it is given");
+    assert!(lines.iter().any(is_said), "{lines:?}");
+}
+
+/// It is there, and was reported to the machine, when its removal is taken back.
+#[test]
+fn leg_that_was_to_return_as_it_was_removed_returns_when_that_is_taken_back() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    // While its leaving is being said on the other leg.
+    rig.disk(0).delay_ns = 20 * SECOND;
+    rig.order(MirrorOrder::Fail(1));
+    rig.run(SECOND, |_| false);
+    rig.order(MirrorOrder::Remove(1));
+    rig.order(MirrorOrder::Return(1));
+    rig.run(3 * SECOND, |_| false);
+    rig.order(MirrorOrder::TakeBack(Pending::Remove(1)));
+    let taken = Some((Pending::Remove(1), true));
+    assert_eq!(rig.report().taken_back, taken);
+    rig.disk(0).delay_ns = 0;
+    rig.until(120 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+}
+
+/// Its superblocks are being read for its return.
+#[test]
+fn leg_that_is_inspected_as_it_is_removed_returns_when_that_is_taken_back() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    rig.order(MirrorOrder::Fail(1));
+    rig.run(SECOND, |_| false);
+    rig.disk(1).delay_ns = 9 * SECOND;
+    rig.order(MirrorOrder::Return(1));
+    rig.run(SECOND, |_| false);
+    rig.disk(1).delay_ns = 0;
+    rig.order(MirrorOrder::Remove(1));
+    rig.order(MirrorOrder::TakeBack(Pending::Remove(1)));
+    let taken = Some((Pending::Remove(1), true));
+    assert_eq!(rig.report().taken_back, taken);
+    rig.until(120 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
 }
