@@ -241,7 +241,7 @@ impl Mirrors {
         let done = match order {
             MirrorOrder::Add(new) => {
                 let below = BackEndsMut::new(host, lower);
-                let added = mirror.add(new, below.ask(), now_ns);
+                let added = mirror.add(new, below.ask(), (&self.table, index), now_ns);
                 mirror.restack(below.ask());
                 let why = added.as_ref().err().cloned();
                 mirror.orders.not_added = why.map(|why| (new.config.volume, why));
@@ -290,7 +290,10 @@ impl Mirrors {
     /// Whether what a mirror gave its legs has ended.
     fn is_idle(&self, it: &MirrorDevice, index: u8) -> bool {
         let queued = it.legs.iter().any(|leg| leg.depth.first().is_some());
-        !self.table.has(index) && !queued && !it.lacks_room() && it.ended_early.is_empty()
+        self.table.of(index).next().is_none()
+            && !queued
+            && !it.lacks_room()
+            && it.ended_early.is_empty()
     }
 
     /// A mirror that was told to leave goes, once nothing of it is under way.

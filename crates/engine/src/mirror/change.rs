@@ -15,7 +15,7 @@ use super::dispatch::Running;
 use super::messages;
 use super::names::slot_of;
 use super::sizes::Extent;
-use super::table::{Entry, Task};
+use super::table::{Entry, Table, Task};
 use super::types::{NewLeg, Pending};
 use crate::devices::BackEnds;
 use crate::host::{HostEvent, IoOp};
@@ -64,7 +64,8 @@ impl MirrorDevice {
         self.bound_with(volume, "it", below.host)
     }
 
-    /// Takes a new leg in; its place among the legs.
+    /// Takes a new leg in; its place among the legs. Its mirror has what it was given in the table
+    /// under that index.
     ///
     /// # Errors
     /// Why it is none, for people.
@@ -72,16 +73,17 @@ impl MirrorDevice {
         &mut self,
         new: &NewLeg,
         below: BackEnds<'_>,
+        given: (&Table, u8),
         now_ns: u64,
     ) -> Result<u8, String> {
         let bound_ms = self.may_be_added(new, below)?;
         // It gets nothing before it is said everywhere that it is a leg, and with that this.
         self.record_bound(bound_ms, now_ns);
+        let unused = (0..self.legs.len()).find(|&at| self.is_vacant(at, given));
         let Phase::Running(it) = &mut self.phase else {
             return Err("the mirror does not run".into());
         };
         let state = *it.machine.superblock();
-        let unused = self.legs.iter().position(LegDevice::is_vacant);
         let at = u8::try_from(unused.unwrap_or(self.legs.len()))
             .map_err(|_| "too many legs came and went: restart the engine")?;
         let place = Place {

@@ -124,11 +124,6 @@ impl Depth {
         self.waiting.front().map(|it| &it.0)
     }
 
-    /// Whether nothing is outstanding or waits.
-    pub fn is_idle(&self) -> bool {
-        self.out == 0 && self.waiting.is_empty()
-    }
-
     /// When all that waits is given although nothing was answered, ns.
     ///
     /// A flush goes to each controller that has written: each of its parts that a path has answered

@@ -270,11 +270,6 @@ impl LegDevice {
         self.seat == Seat::Free
     }
 
-    /// Whether another leg may have its place: nothing that it was given ends there any more.
-    pub fn is_vacant(&self) -> bool {
-        self.is_gone() && self.probe.is_none() && self.depth.is_idle()
-    }
-
     /// Changes the seat.
     ///
     /// # Panics
@@ -459,6 +454,16 @@ impl MirrorDevice {
             source: 0,
             cookie: 0,
         }
+    }
+
+    /// Whether another leg may have a place: nothing that it was given ends there any more.
+    pub(super) fn is_vacant(&self, at: usize, (table, index): (&Table, u8)) -> bool {
+        let leg = &self.legs[at];
+        let queued = self.urgent.iter().chain(&self.held).map(|it| &it.0);
+        let early = self.ended_early.iter().map(|it| &it.0);
+        let mut given = table.of(index).chain(queued).chain(early);
+        let waits = leg.depth.first().is_some();
+        leg.is_gone() && !waits && given.all(|it| usize::from(it.leg) != at)
     }
 
     /// Whether requests wait for room in the host.

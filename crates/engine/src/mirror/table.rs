@@ -104,9 +104,10 @@ impl Table {
         (!self.entries.is_full()).then(|| self.entries.insert(entry))
     }
 
-    /// Whether something of a mirror is under way.
-    pub fn has(&self, mirror: u8) -> bool {
-        self.entries.iter().any(|(_, it)| it.mirror == mirror)
+    /// Those of a mirror.
+    pub fn of(&self, mirror: u8) -> impl Iterator<Item = &Entry> {
+        let all = self.entries.iter().map(|(_, it)| it);
+        all.filter(move |it| it.mirror == mirror)
     }
 
     /// The one of this key; `None`: it has ended, and its copy beside a read has not.
@@ -135,7 +136,7 @@ mod tests {
         assert!(table.put(entry(4)).is_some() && table.put(entry(5)).is_none());
         assert_eq!(table.take(first).leg, 3);
         assert!(table.get(first).is_none());
-        assert!(table.has(0) && !table.has(1));
+        assert!(table.of(0).count() == 2 && table.of(1).count() == 0);
         let again = table.put(entry(6)).unwrap();
         assert!(again != first && table.get(first).is_none(), "T11");
     }
