@@ -133,6 +133,10 @@ impl Service {
 
     /// What the keeper does about an event.
     fn keep(&self, event: RunEvent) {
+        if let RunEvent::Record(volume, request) = event {
+            // Its file does not depend on any name, and a disk that hangs would hold all up.
+            return self.handle_record(volume, request);
+        }
         let _names = self.changes.names();
         match event {
             RunEvent::Mark(mark) => self.mark(mark),
@@ -140,7 +144,6 @@ impl Service {
                 self.end_mark(volume, serial, path, true);
             }
             RunEvent::Mirror(volume, id) => self.keep_mirror(&self.name(volume), id),
-            RunEvent::Record(volume, request) => self.handle_record(volume, request),
             RunEvent::Opened(volume, serial, namespace) => self.opened(volume, serial, namespace),
             RunEvent::Unflushed(volume, line) => {
                 log::say(line);

@@ -33,9 +33,15 @@ use uuid::Uuid;
 
 /// The records of this host.
 pub struct MirrorRecords {
-    directory: PathBuf,
+    files: RecordFiles,
     /// Those that can't be written, and that a mirror waits for; by its volume.
     unwritten: BTreeMap<u16, Record>,
+}
+
+/// Their files, which are read and written while nothing is locked: a disk may hang.
+#[derive(Clone)]
+struct RecordFiles {
+    directory: PathBuf,
 }
 
 /// An identifier, kept as text.
@@ -93,8 +99,9 @@ impl Inode {
 impl MirrorRecords {
     /// Those in a directory.
     pub fn new(directory: &Path) -> Self {
+        let directory = directory.to_owned();
         Self {
-            directory: directory.to_owned(),
+            files: RecordFiles { directory },
             unwritten: BTreeMap::new(),
         }
     }
@@ -108,7 +115,9 @@ impl MirrorRecords {
     pub fn forget_unwritten(&mut self, volume: u16) {
         self.unwritten.remove(&volume);
     }
+}
 
+impl RecordFiles {
     fn path(&self, mirror: Id) -> PathBuf {
         let id = String::from(IdText(mirror));
         self.directory.join(format!("mirror-{id}.json"))
@@ -216,17 +225,21 @@ impl Service {
     pub(in crate::run) fn handle_record(&self, volume: u16, request: RecordRequest) {
         match request {
             RecordRequest::Read(mirror) => {
-                let evidence = self.known().mirror_records.evidence(mirror);
+                let evidence = self.record_files().evidence(mirror);
                 self.senders.order(volume, MirrorOrder::Evidence(evidence));
             }
             RecordRequest::Keep(record) => self.keep_new_record(volume, record),
             RecordRequest::Started(record, has_all) => {
-                let before = self.known().mirror_records.evidence(record.mirror);
+                let before = self.record_files().evidence(record.mirror);
                 if record.replaces(before, has_all) {
                     self.keep_new_record(volume, record);
                 }
             }
         }
+    }
+
+    fn record_files(&self) -> RecordFiles {
+        self.known().mirror_records.files.clone()
     }
 
     /// Tries again to write what could not be written.
@@ -256,11 +269,13 @@ impl Service {
         };
         let mut known = self.known();
         let records = &mut known.mirror_records;
-        if let Err(error) = records.keep(&record) {
-            let left = records.left(&record);
+        let files = records.files.clone();
+        drop(known);
+        if let Err(error) = files.keep(&record) {
+            let left = files.left(&record);
             let waits = left == Left::Misleading && !is_unsafe && is_known;
             if is_first {
-                let path = records.path(record.mirror);
+                let path = files.path(record.mirror);
                 let what = match left {
                     _ if waits => {
                         "changes wait until it can be: make room there or make it writable, or \
@@ -281,12 +296,11 @@ impl Service {
                 ));
             }
             if waits {
-                records.unwritten.insert(volume, record);
+                self.known().mirror_records.unwritten.insert(volume, record);
                 return;
             }
         }
-        records.unwritten.remove(&volume);
-        drop(known);
+        self.known().mirror_records.unwritten.remove(&volume);
         let lineage = record.lineage;
         self.senders.order(volume, MirrorOrder::Recorded(lineage));
     }
@@ -305,10 +319,14 @@ mod tests {
         run: Id([9; 16]),
     };
 
+    fn files_in(directory: &Path) -> RecordFiles {
+        MirrorRecords::new(directory).files
+    }
+
     #[test]
     fn a_record_is_read_as_it_was_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let records = MirrorRecords::new(directory.path());
+        let records = files_in(directory.path());
         assert_eq!(records.evidence(RECORD.mirror), Evidence::None);
         records.keep(&RECORD).unwrap();
         assert_eq!(records.evidence(RECORD.mirror), Evidence::Record(RECORD));
@@ -325,7 +343,7 @@ mod tests {
     #[test]
     fn a_record_that_was_put_back_is_not_trusted() {
         let directory = tempfile::tempdir().unwrap();
-        let records = MirrorRecords::new(directory.path());
+        let records = files_in(directory.path());
         let (path, backup) = (records.path(RECORD.mirror), directory.path().join("backup"));
         records.keep(&RECORD).unwrap();
         std::fs::copy(&path, &backup).unwrap();
@@ -349,7 +367,7 @@ mod tests {
     #[test]
     fn a_damaged_record_is_not_trusted() {
         let directory = tempfile::tempdir().unwrap();
-        let records = MirrorRecords::new(directory.path());
+        let records = files_in(directory.path());
         records.keep(&RECORD).unwrap();
         std::fs::write(records.path(RECORD.mirror), "{").unwrap();
         assert_eq!(records.evidence(RECORD.mirror), Evidence::Untrusted);
@@ -359,7 +377,7 @@ mod tests {
     #[test]
     fn an_older_record_is_misleading() {
         let directory = tempfile::tempdir().unwrap();
-        let records = MirrorRecords::new(directory.path());
+        let records = files_in(directory.path());
         let next = Record {
             lineage: 5,
             ..RECORD
@@ -374,7 +392,7 @@ mod tests {
     #[test]
     fn t14_a_record_that_can_not_be_read_now_is_misleading() {
         let directory = tempfile::tempdir().unwrap();
-        let records = MirrorRecords::new(directory.path());
+        let records = files_in(directory.path());
         let path = records.path(RECORD.mirror);
         std::fs::create_dir(&path).unwrap(); // its read fails
         assert!(read(&path, RECORD.mirror).unwrap_err().is::<io::Error>());
@@ -388,7 +406,7 @@ mod tests {
     #[test]
     fn t14_a_record_that_may_be_gone_with_the_power_is_not_enough() {
         let directory = tempfile::tempdir().unwrap();
-        let mut records = MirrorRecords::new(directory.path());
+        let mut records = files_in(directory.path());
         records.keep(&RECORD).unwrap();
         let path = records.path(RECORD.mirror);
         let file = directory.path().join("file");
@@ -429,7 +447,7 @@ mod tests {
     #[test]
     fn a_record_of_version_1_is_read() {
         let directory = tempfile::tempdir().unwrap();
-        let records = MirrorRecords::new(directory.path());
+        let records = files_in(directory.path());
         let path = records.path(RECORD.mirror);
         std::fs::write(&path, "").unwrap();
         let Inode { number, born_ns } = Inode::of(&path.metadata().unwrap());
@@ -458,7 +476,7 @@ mod tests {
         const CHILD: &str = "BRAID_TEST_WRITES_RECORDS";
         let numbered = |event| Record { event, ..RECORD };
         if let Some(place) = std::env::var_os(CHILD) {
-            let records = MirrorRecords::new(Path::new(&place));
+            let records = files_in(Path::new(&place));
             let first = read(&records.path(RECORD.mirror), RECORD.mirror).unwrap();
             let first = first.map_or(0, |it| it.event);
             for event in first + 1.. {
@@ -466,7 +484,7 @@ mod tests {
             }
         }
         let directory = tempfile::tempdir().unwrap();
-        let records = MirrorRecords::new(directory.path());
+        let records = files_in(directory.path());
         let event = || match records.evidence(RECORD.mirror) {
             Evidence::Record(it) => it.event,
             other => panic!("{other:?}"),
