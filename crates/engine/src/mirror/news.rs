@@ -121,6 +121,7 @@ impl MirrorDevice {
             News::Begins => return self.keep_lineage(cx),
             News::Stopped(clean) => {
                 self.keep_record(cx);
+                self.withdraw_lineage(cx);
                 self.end();
                 self.orders
                     .grown

@@ -3,8 +3,9 @@
 //! # Contract
 //! A lineage is recorded durably before its first event is written to a leg: until then changes
 //! wait. From then on the record follows the legs that are in sync, and the clean stop; nothing
-//! waits for that. What a start by itself shows is recorded too, once the owner's record is on all
-//! its legs in sync: no newer state can be elsewhere, and no other host's record counts any more.
+//! waits for that. Where the mirror stops before that event, the record before counts again. What a
+//! start by itself shows is recorded too, once the owner's record is on all its legs in sync: no
+//! newer state can be elsewhere, and no other host's record counts any more.
 //!
 //! A start for which a leg is missing that had everything asks for the record, once per decision,
 //! and is decided by it ([`decide`]); unless the leg comes meanwhile, or a user says what to do.
@@ -191,6 +192,20 @@ impl MirrorDevice {
         let request = RecordRequest::Keep(record);
         let event = HostEvent::Record(cx.number, request);
         cx.events.push_back(event);
+    }
+
+    /// The mirror has stopped: says so if the lineage that was to begin did not. The program may
+    /// not have written its record yet, and does so before it hears this.
+    pub(super) fn withdraw_lineage(&self, cx: &mut Context<'_>) {
+        let Phase::Running(it) = &self.phase else {
+            return;
+        };
+        let proposed = it.machine.superblock().history.current().id;
+        if let Some(record) = it.recorded.1.filter(|it| it.lineage != proposed) {
+            let request = RecordRequest::NeverBegan(record);
+            let event = HostEvent::Record(cx.number, request);
+            cx.events.push_back(event);
+        }
     }
 
     /// Hands over the record of the committed state, if other legs are in sync in it than in the

@@ -99,6 +99,9 @@ pub enum RecordRequest {
     /// What a start by itself shows, with all legs or not: kept if it
     /// [replaces](Record::replaces) what was kept before; nothing waits for it.
     Started(Record, bool),
+    /// The mirror has stopped, and the lineage of this record, which was to be kept, never began:
+    /// what was kept before it holds.
+    NeverBegan(Record),
 }
 
 /// The mirrors of a core.

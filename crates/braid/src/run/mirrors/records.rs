@@ -36,6 +36,8 @@ pub struct MirrorRecords {
     files: RecordFiles,
     /// Those that can't be written, and that a mirror waits for; by its volume.
     unwritten: BTreeMap<u16, Record>,
+    /// The last record of the lineage before; by its mirror's volume.
+    before: BTreeMap<u16, Record>,
 }
 
 /// Their files, which are read and written while nothing is locked: a disk may hang.
@@ -103,6 +105,7 @@ impl MirrorRecords {
         Self {
             files: RecordFiles { directory },
             unwritten: BTreeMap::new(),
+            before: BTreeMap::new(),
         }
     }
 
@@ -158,6 +161,19 @@ impl RecordFiles {
                 file: Inode::of(&file.metadata()?),
             })
         })
+    }
+
+    /// Keeps the record before one whose lineage never began, where that one was kept.
+    ///
+    /// # Errors
+    /// It can't be read or written.
+    fn put_back(&self, before: &Record, unbegun: &Record) -> anyhow::Result<()> {
+        let kept = read(&self.path(unbegun.mirror), unbegun.mirror)?;
+        let is_its = kept.is_some_and(|it| it.lineage == unbegun.lineage);
+        match is_its && before.mirror == unbegun.mirror {
+            true => self.keep(before),
+            false => Ok(()),
+        }
     }
 
     /// What the next start finds instead of a record that can't be written. One that can't be read
@@ -228,13 +244,50 @@ impl Service {
                 let evidence = self.record_files().evidence(mirror);
                 self.senders.order(volume, MirrorOrder::Evidence(evidence));
             }
-            RecordRequest::Keep(record) => self.keep_new_record(volume, record),
+            RecordRequest::Keep(record) => {
+                self.note_before(volume, &record);
+                self.keep_new_record(volume, record);
+            }
+            RecordRequest::NeverBegan(record) => self.put_record_back(volume, &record),
             RecordRequest::Started(record, has_all) => {
                 let before = self.record_files().evidence(record.mirror);
                 if record.replaces(before, has_all) {
                     self.keep_new_record(volume, record);
                 }
             }
+        }
+    }
+
+    /// Notes the record that one of another lineage replaces.
+    fn note_before(&self, volume: u16, record: &Record) {
+        let files = self.record_files();
+        let kept = read(&files.path(record.mirror), record.mirror);
+        let mut known = self.known();
+        let before = &mut known.mirror_records.before;
+        match kept {
+            Ok(Some(kept)) if kept.lineage == record.lineage => None,
+            Ok(Some(kept)) => before.insert(volume, kept),
+            Ok(None) | Err(_) => before.remove(&volume),
+        };
+    }
+
+    /// A mirror has stopped before its lineage began, whose record may have been kept since.
+    fn put_record_back(&self, volume: u16, unbegun: &Record) {
+        let before = {
+            let records = &mut self.known().mirror_records;
+            records.unwritten.remove(&volume);
+            records.before.remove(&volume)
+        };
+        let files = self.record_files();
+        if let Some(before) = before
+            && let Err(error) = files.put_back(&before, unbegun)
+        {
+            log::say(format!(
+                "{}: nothing was changed since the record before, which can't be put back: \
+                 {error:#}; if a leg is missing at the next start, the mirror does not start by \
+                 itself",
+                files.path(unbegun.mirror).display()
+            ));
         }
     }
 
@@ -371,6 +424,19 @@ mod tests {
         records.keep(&RECORD).unwrap();
         std::fs::write(records.path(RECORD.mirror), "{").unwrap();
         assert_eq!(records.evidence(RECORD.mirror), Evidence::Untrusted);
+    }
+
+    #[test]
+    fn record_before_a_lineage_that_never_began_is_put_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = files_in(directory.path());
+        let next = |lineage| Record { lineage, ..RECORD };
+        files.keep(&next(5)).unwrap();
+        files.put_back(&RECORD, &next(6)).unwrap();
+        let kept = files.evidence(RECORD.mirror);
+        assert_eq!(kept, Evidence::Record(next(5)), "it was never kept");
+        files.put_back(&RECORD, &next(5)).unwrap();
+        assert_eq!(files.evidence(RECORD.mirror), Evidence::Record(RECORD));
     }
 
     /// Only an older record that is trusted keeps changes from beginning.

@@ -17,6 +17,8 @@ const GONE: DeviceError = DeviceError::Os(19);
 #[derive(Clone, Copy, Default)]
 struct Host {
     record: Option<Record>,
+    /// What it kept before the lineage that it has.
+    before: Option<Record>,
     /// The record can't be written.
     is_full: bool,
 }
@@ -39,8 +41,16 @@ impl Host {
                     rig.order(MirrorOrder::Evidence(self.evidence()));
                 }
                 HostEvent::Record(_, RecordRequest::Keep(record)) if !self.is_full => {
+                    if self.record.map(|it| it.lineage) != Some(record.lineage) {
+                        self.before = self.record;
+                    }
                     self.record = Some(record);
                     rig.order(MirrorOrder::Recorded(record.lineage));
+                }
+                HostEvent::Record(_, RecordRequest::NeverBegan(record))
+                    if self.record.map(|it| it.lineage) == Some(record.lineage) =>
+                {
+                    self.record = self.before;
                 }
                 HostEvent::Record(_, RecordRequest::Started(record, has_all))
                     if !self.is_full && record.replaces(self.evidence(), has_all) =>
@@ -311,6 +321,28 @@ fn stop_waits_for_a_record_that_is_being_written() {
     host.stop(&mut rig, nothing);
     assert_eq!(rig.done[0].outcome, Outcome::Done);
     assert!(superblock(&disks[0]).superblock.clean);
+}
+
+/// The program writes the record only when the mirror has stopped without it: nothing was written
+/// that a half lacks.
+#[test]
+fn record_of_a_lineage_that_never_began_does_not_keep_a_half_from_starting() {
+    let (disks, mut host) = stopped();
+    let mut rig = willing(&disks);
+    assert!(host.until(&mut rig, 60 * SECOND, nothing, Rig::is_ready));
+    rig.submit(&io(IoOp::Write { fua: false }, 0));
+    rig.until(SECOND, |rig| rig.report().waits_for_record);
+    rig.order(MirrorOrder::Stop);
+    rig.until(10 * SECOND, |rig| {
+        rig.report().state == MirrorState::Stopped
+    });
+    assert!(!rig.done[0].outcome.is_done());
+    host.answer(&mut rig);
+    for there in [0, 1] {
+        let given = [left(&disks[0]), left(&disks[1])];
+        let rig = alone(&given, there, &mut host.clone());
+        assert!(rig.is_ready(), "{:?}", rig.lines());
+    }
 }
 
 /// Whatever was acknowledged is on the half that starts, wherever the host was killed.
