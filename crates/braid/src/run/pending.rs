@@ -135,11 +135,8 @@ impl Changes {
     /// A change goes on; others of the same path are over.
     pub fn note_going(&self, change: Change) {
         self.end_going(&change);
-        let since = SystemTime::now();
-        self.outstanding().add(Phase::GoesOn {
-            change: Box::new(change),
-            since,
-        });
+        let (change, since) = (Box::new(change), SystemTime::now());
+        self.outstanding().add(Phase::GoesOn { change, since });
     }
 
     /// No change of this one's path goes on any more.
@@ -445,7 +442,7 @@ impl Service {
             let why = "nothing of this number is pending (braid pending lists what is)";
             return Err(ControlError::params(format!("{id}: {why}")));
         };
-        let Change::SetAdmin(volume, path, before) = &change else {
+        let Change::SetAdmin(volume, path, before) = &*change else {
             unreachable!("{change}: nothing else goes on");
         };
         let params = PathParams {
