@@ -371,11 +371,25 @@ impl Volumes {
         volumes.filter_map(number).collect()
     }
 
-    /// One is to be opened, and its number isn't known yet; its serial.
+    /// One is to be opened, and its number isn't known yet; its serial. No other one is being opened
+    /// whose number isn't known.
     ///
     /// # Errors
     /// One of that name, or with one of its paths, has not left yet: its writes may be under way.
-    pub fn open(&mut self, mut running: Running) -> Result<u64, String> {
+    pub fn open(&mut self, running: Running) -> Result<u64, String> {
+        assert_eq!(self.unnumbered(), None, "another one is being opened");
+        self.begin_opening(None, running)
+    }
+
+    /// A mirror is to be opened, under this number.
+    ///
+    /// # Errors
+    /// One of that name has not left yet.
+    pub fn open_mirror(&mut self, running: Running, number: u16) -> Result<(), String> {
+        self.begin_opening(Some(number), running).map(drop)
+    }
+
+    fn begin_opening(&mut self, number: Option<u16>, mut running: Running) -> Result<u64, String> {
         let mut leaving = self.leaving.values();
         let of = |(name, paths): &&(String, Vec<PathKeys>)| {
             *name == running.of.name || running.of.shared(paths).is_some()
@@ -388,18 +402,8 @@ impl Volumes {
         self.opens += 1;
         running.serial = AT_START + self.opens;
         let serial = running.serial;
-        self.opening.push((None, running));
+        self.opening.push((number, running));
         Ok(serial)
-    }
-
-    /// A mirror is to be opened, under this number.
-    ///
-    /// # Errors
-    /// One of that name has not left yet.
-    pub fn open_mirror(&mut self, running: Running, number: u16) -> Result<(), String> {
-        self.open(running)?;
-        self.opened(Some(number));
-        Ok(())
     }
 
     /// The numbers of mirrors that are taken.
@@ -428,20 +432,26 @@ impl Volumes {
         legs.map(|(number, _)| *number).collect()
     }
 
-    /// Why the last one that is to be opened is not.
-    pub fn barred(&mut self) -> Option<String> {
-        self.opening.last_mut()?.1.barred.take()
+    /// The place among those that are being opened of the one whose number isn't known yet. A mirror
+    /// may have come after it: its number is known from the start.
+    fn unnumbered(&self) -> Option<usize> {
+        self.opening.iter().position(|it| it.0.is_none())
     }
 
-    /// The engine has said which number the last one has that was to be opened; or it isn't.
+    /// Why the one that waits for its number is not opened.
+    pub fn barred(&mut self) -> Option<String> {
+        let at = self.unnumbered()?;
+        self.opening[at].1.barred.take()
+    }
+
+    /// The engine has said which number the one has that waits for it; or it isn't opened.
     pub fn opened(&mut self, number: Option<u16>) {
+        let Some(at) = self.unnumbered() else {
+            unreachable!("no volume waits for its number, {number:?}");
+        };
         match number {
-            Some(_) => self
-                .opening
-                .last_mut()
-                .into_iter()
-                .for_each(|it| it.0 = number),
-            None => drop(self.opening.pop()),
+            Some(_) => self.opening[at].0 = number,
+            None => drop(self.opening.remove(at)),
         }
     }
 
@@ -561,6 +571,28 @@ mod tests {
         volumes.opened(Some(0));
         volumes.admit(&config(&["b", "a", "c"]));
         assert_eq!(shown(&volumes), [(1, "b"), (0, "a"), (2, "c")]);
+    }
+
+    #[test]
+    fn number_is_of_the_one_that_waits_for_it() {
+        let mut volumes = Volumes::default();
+        volumes.open(running("x")).unwrap();
+        // A reload adds a mirror meanwhile.
+        volumes.open_mirror(running("m0"), MIRRORS_FROM).unwrap();
+        if let Some(leg) = volumes.meant(7) {
+            leg.barred = Some("its mark".into());
+        }
+        assert_eq!(volumes.barred().as_deref(), Some("its mark"));
+        volumes.opened(Some(7));
+        assert_eq!(volumes.opened_as("m0"), Some(MIRRORS_FROM));
+        assert_eq!(volumes.opened_as("x"), Some(7));
+        volumes.open(running("y")).unwrap();
+        volumes
+            .open_mirror(running("m2"), MIRRORS_FROM + 1)
+            .unwrap();
+        volumes.opened(None);
+        assert_eq!(volumes.opened_as("m2"), Some(MIRRORS_FROM + 1));
+        assert!(!volumes.is_named("y"));
     }
 
     #[test]
