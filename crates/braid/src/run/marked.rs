@@ -24,6 +24,7 @@ use crate::log;
 use anyhow::Context;
 use cores::RunEvent;
 use engine::host::{Bar, Mark, WriteFailover};
+use engine::mirror::MIRRORS_FROM;
 use mirror::Id;
 use multipath::Namespace;
 use policy::PathIndex;
@@ -143,7 +144,12 @@ impl Service {
             RunEvent::MarkEnded(volume, serial, path) => {
                 self.end_mark(volume, serial, path, true);
             }
-            RunEvent::Mirror(volume, id) => self.keep_mirror(&self.name(volume), id),
+            // Of one that comes with a reload it is kept once that is done: it may be undone.
+            RunEvent::Mirror(volume, id) => {
+                if self.state().volumes.is_configured(volume) {
+                    self.keep_mirror(&self.name(volume), id);
+                }
+            }
             RunEvent::Opened(volume, serial, namespace) => self.opened(volume, serial, namespace),
             RunEvent::Unflushed(volume, line) => {
                 log::say(line);
@@ -242,9 +248,9 @@ impl Service {
     /// A volume is open: its name stands for this namespace from now on. Paths that wait to be it
     /// are compared with that.
     fn opened(&self, volume: u16, serial: u64, namespace: Box<Namespace>) {
-        let (of, is_there, moved) = {
+        let (of, is_configured, moved) = {
             let mut state = self.state();
-            let is_there = state.volumes.has(volume);
+            let is_configured = state.volumes.is_configured(volume);
             let Some(it) = state.volumes.asking(volume, serial) else {
                 return;
             };
@@ -252,9 +258,9 @@ impl Service {
             it.told = None;
             let marked = it.marked.as_ref();
             let moved = marked.is_some_and(|marked| !marked.is_same(&namespace));
-            (it.to_mark(), is_there, moved)
+            (it.to_mark(), is_configured, moved)
         };
-        if is_there {
+        if is_configured {
             self.keep_shown(&of.name, &namespace);
         }
         // The mark of a path that was lost before it could be used named another one.
@@ -344,6 +350,14 @@ impl Service {
     /// Volumes that came with a reload are there: what they were opened with is kept.
     pub fn keep_opened(&self, opened: &[u16]) {
         for number in opened {
+            if *number >= MIRRORS_FROM {
+                let report = self.mirror_report(*number).ok();
+                // One that failed meanwhile says so again when it begins anew.
+                if let Some(said) = report.and_then(|it| it.superblock) {
+                    self.keep_mirror(&self.name(*number), said.mirror);
+                }
+                continue;
+            }
             let shown = {
                 let state = self.state();
                 let it = state.volumes.get(*number);

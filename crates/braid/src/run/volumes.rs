@@ -253,6 +253,11 @@ impl Volumes {
         self.all.contains_key(&number)
     }
 
+    /// Whether one is there with the configuration in force: one that a reload opens is not yet.
+    pub fn is_configured(&self, number: u16) -> bool {
+        self.order.contains(&number)
+    }
+
     /// Whether what is written to a path of `of` shows on no path of another volume where either is
     /// a leg, which is its mirror's alone (T48).
     ///
@@ -593,6 +598,17 @@ mod tests {
         volumes.opened(None);
         assert_eq!(volumes.opened_as("m2"), Some(MIRRORS_FROM + 1));
         assert!(!volumes.is_named("y"));
+    }
+
+    #[test]
+    fn one_that_a_reload_opens_is_not_configured_yet() {
+        let mut volumes: Volumes = ["a"].map(running).into_iter().collect();
+        volumes.open_mirror(running("m0"), MIRRORS_FROM).unwrap();
+        // A verb of another mirror has opened a leg meanwhile.
+        volumes.admit(&config(&["a"]));
+        assert!(volumes.has(MIRRORS_FROM) && !volumes.is_configured(MIRRORS_FROM));
+        volumes.admit(&config(&["a", "m0"]));
+        assert!(volumes.is_configured(MIRRORS_FROM));
     }
 
     #[test]
