@@ -146,7 +146,18 @@ impl Changes {
         self.outstanding().all.retain(|_, it| !is_it(it));
     }
 
-    /// Volumes have other names.
+    /// A change of this number is over, if it is still one of this path: its volume may have been
+    /// renamed since it was looked at.
+    fn end(&self, id: u64, of: &Change) {
+        let mut all = self.outstanding();
+        if let Some(Phase::GoesOn { change, .. }) = all.all.get(&id)
+            && change.is_of_path_of(of)
+        {
+            all.all.remove(&id);
+        }
+    }
+
+    /// Changes of volumes that have other names go on under these.
     pub fn rename(&self, names: &Renames) {
         for it in self.outstanding().all.values_mut() {
             if let Phase::GoesOn { change, .. } = it
@@ -355,7 +366,7 @@ impl Service {
         }
         for (id, change, since) in going {
             match self.why_going(&change) {
-                None => drop(self.changes.outstanding().all.remove(&id)),
+                None => self.changes.end(id, &change),
                 Some(state) => all.push(json!({
                     "id": id,
                     "change": change.to_string(),
