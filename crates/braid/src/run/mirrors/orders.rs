@@ -361,11 +361,12 @@ impl Service {
                 self.add_leg(volume, new, params.force, Some(leg), by)
             }),
             Call::MirrorFail(_) | Call::MirrorRestore(_) => found().and_then(|leg| {
-                let verb = match call {
-                    Call::MirrorFail(_) => LegVerb::Fail,
-                    _ => LegVerb::Restore,
+                let (verb, _alone) = match call {
+                    // Does not wait for a verb that may wait for a leg that hangs. The mirror keeps
+                    // its last leg in sync, whatever the two of them do.
+                    Call::MirrorFail(_) => (LegVerb::Fail, self.alone_with_mirror_now(volume)),
+                    _ => (LegVerb::Restore, Some(self.alone_with_mirror(volume, by)?)),
                 };
-                let _alone = self.alone_with_mirror(volume, by)?;
                 let change = Change::Leg(params.volume.clone(), Box::new(leg), verb);
                 let made = self.make(&[change], false);
                 made.map(|()| terms::answer(call, params))
