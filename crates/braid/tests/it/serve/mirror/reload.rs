@@ -184,6 +184,40 @@ fn mirror_that_does_not_start_refuses_the_reload() {
     end(engine);
 }
 
+/// Its name stands for no legs before the reload is done: others may be its own by the next one.
+#[test]
+fn mirror_of_a_reload_that_was_undone_is_not_known() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.started();
+    let (a, b) = (place.leg("a"), place.leg("b"));
+    let made_anew = || {
+        let closed = || (!place.is_open(engine.child.id())).then_some(());
+        wait_until(closed);
+        let made = place.braid(&["mirror", "create", "v0", &a, &b, "--force"]);
+        assert!(made.status.success(), "{made:?}");
+    };
+    place.file_of(Some(""));
+    let text = std::fs::read_to_string(place.path("b.toml")).unwrap();
+    let nowhere = place.path("none/x.sock");
+    let export = format!("[[volume.export]]\nnbd = \"unix:{}\"\n", nowhere.display());
+    std::fs::write(place.path("b.toml"), text + &export).unwrap();
+    let output = place.ask(&["reload"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let why = said(&output);
+    assert!(why.contains("x.sock"), "its export fails: {why}");
+    made_anew();
+    place.reloaded(Some(""));
+    // From now on it is known.
+    place.told(&["mirror", "stop", "v0"]);
+    made_anew();
+    let output = place.ask(&["mirror", "assemble", "v0"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said(&output).contains("another mirror"), "{output:?}");
+    end(engine);
+}
+
 #[test]
 fn keys_of_a_mirror_change_by_reload_or_are_refused_by_name() {
     let Some(place) = Place::new() else {

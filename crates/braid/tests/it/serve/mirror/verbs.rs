@@ -1,6 +1,7 @@
 //! What verbs answer: of checks, of what legs have no room for, of what may only be read.
 use super::place::{Place, end, kill, said};
 use crate::serve::process::{Process, at_once, wait_until};
+use std::net::TcpListener;
 
 #[test]
 fn a_check_waits_goes_on_and_ends_as_it_is_told() {
@@ -188,4 +189,30 @@ fn of_a_mirror_that_may_only_be_read_no_verb_changes_anything() {
     end(engine);
     let after = ["a", "b"].map(|leg| std::fs::read(place.path(leg)).unwrap());
     assert!(before == after, "something was written");
+}
+
+/// A bad leg is taken out while another verb waits for a target that does not answer.
+#[test]
+fn leg_is_failed_while_another_one_is_being_added() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    place.until_in_sync();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let address = silent.local_addr().unwrap();
+    let leg = format!("nvme-tcp://{address}/nqn.2014-08.org.example:none?nsid=1");
+    let socket = place.path("c.sock");
+    let words = ["mirror", "add", "v0", &leg, "--socket"];
+    let words = [&words[..], &[socket.to_str().unwrap()]].concat();
+    let mut adds = Process::start(place.0.path(), &words);
+    // From then on it has the mirror to itself.
+    let connection = wait_until(|| silent.accept().ok());
+    place.told(&["mirror", "fail", "v0", "1"]);
+    assert!(adds.child.try_wait().unwrap().is_none(), "it waits yet");
+    wait_until(|| (place.legs() == ["in-sync", "stale"]).then_some(()));
+    drop((connection, silent));
+    kill(adds);
+    end(engine);
 }
