@@ -376,8 +376,8 @@ impl Volumes {
         volumes.filter_map(number).collect()
     }
 
-    /// One is to be opened, and its number isn't known yet; its serial. No other one is being opened
-    /// whose number isn't known.
+    /// One is to be opened, and its number isn't known yet; its serial. Of no other one that is
+    /// being opened is the number unknown.
     ///
     /// # Errors
     /// One of that name, or with one of its paths, has not left yet: its writes may be under way.
@@ -437,8 +437,8 @@ impl Volumes {
         legs.map(|(number, _)| *number).collect()
     }
 
-    /// The place among those that are being opened of the one whose number isn't known yet. A mirror
-    /// may have come after it: its number is known from the start.
+    /// The place among those that are being opened of the one whose number isn't known yet. A
+    /// mirror may have come after it: its number is known from the start.
     fn unnumbered(&self) -> Option<usize> {
         self.opening.iter().position(|it| it.0.is_none())
     }
