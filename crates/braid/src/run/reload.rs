@@ -365,7 +365,6 @@ impl<'a> Reload<'a> {
             self.said.push(format!("removed volume {name}"));
         }
         self.said.extend(service.rename(&mut state, &renames));
-        service.changes.rename(&renames);
         choices.rename(&renames);
         renames.apply_to(&mut self.new);
         let before = state.served();
