@@ -11,6 +11,7 @@ use super::errors::ErrorLog;
 use crate::limits::{ASYNC_EVENTS_MAX, IDLE_NS};
 use crate::wire::fabrics::{Cc, Csts};
 use crate::wire::features::{AsyncEvent, events};
+use crate::wire::identify::NSID_LIST_MAX;
 use alloc::string::String;
 use alloc::vec::Vec;
 use canary::Bug;
@@ -121,7 +122,8 @@ pub(super) struct Controller {
     masked: u8,
     /// Slots of the Asynchronous Event Requests.
     pub event_requests: Vec<u16>,
-    /// Namespaces changed since the log of them was read, ascending.
+    /// Namespaces changed since the log of them was read, ascending; of too many for the log, one
+    /// more than it has room for.
     pub changed: Vec<u32>,
     /// Active namespaces that the host has identified, ascending: it may use them.
     known: Vec<u32>,
@@ -307,7 +309,9 @@ impl Controller {
 
     /// A namespace changed.
     pub fn note_changed(&mut self, nsid: u32) {
-        if let Err(at) = self.changed.binary_search(&nsid) {
+        if let Err(at) = self.changed.binary_search(&nsid)
+            && self.changed.len() <= NSID_LIST_MAX
+        {
             self.changed.insert(at, nsid);
         }
         self.notify(Notice::Namespace);

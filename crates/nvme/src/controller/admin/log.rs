@@ -6,7 +6,7 @@ use crate::controller::config::Shared;
 use crate::controller::connection::Page;
 use crate::controller::discovery;
 use crate::controller::io::to_host;
-use crate::wire::identify::{CSI_NVM, emit_nsids};
+use crate::wire::identify::{CSI_NVM, NSID_LIST_MAX, emit_nsids};
 use crate::wire::layout::padded;
 use crate::wire::log::{
     ANA_GROUPS_ONLY, CSUPP, ErrorEntry, FirmwareSlot, LBCC, Request, Smart, emit_ana, emit_effects,
@@ -133,7 +133,11 @@ pub(super) fn page(shared: &Shared, controller: &Controller, request: &Request, 
             out.extend_from_slice(&slot.emit());
         }
         lid::CHANGED_NAMESPACES => {
-            out.extend_from_slice(&emit_nsids(controller.changed.iter().copied()));
+            let changed = &controller.changed;
+            // More than there is room for: any may have changed (Base 2.0, 5.16.1.5).
+            let are_many = changed.len() > NSID_LIST_MAX;
+            let listed: &[u32] = if are_many { &[NSID_ALL] } else { changed };
+            out.extend_from_slice(&emit_nsids(listed.iter().copied()));
         }
         lid::EFFECTS => {
             let config = &shared.config;

@@ -214,3 +214,34 @@ fn lba_status_that_is_not_offered_is_an_invalid_opcode() {
     let status = asked.unwrap_err();
     assert!(status.code() == Status::INVALID_OPCODE && status.dnr());
 }
+
+/// Of more than there is room for, the log names none.
+#[test]
+fn too_many_changed_namespaces_are_all_of_them() {
+    let mut bench = bench();
+    let page = |bench: &mut Bench| -> Vec<u32> {
+        let log = bench.log_page(Request {
+            lid: lid::CHANGED_NAMESPACES,
+            len: 4096,
+            ..Request::default()
+        });
+        id::nsids(&log).collect()
+    };
+    for count in [id::NSID_LIST_MAX, id::NSID_LIST_MAX + 1] {
+        for nsid in 10..10 + count as u32 {
+            let new = NamespaceConfig {
+                nsid,
+                ..config().namespaces[0].clone()
+            };
+            bench.target.add_namespace(new).unwrap();
+            bench.target.activate(nsid, 8, 9, false).unwrap();
+            bench.target.remove_namespace(nsid);
+        }
+        let changed = page(&mut bench);
+        match count {
+            id::NSID_LIST_MAX => assert!(changed.into_iter().eq(10..10 + count as u32)),
+            _ => assert_eq!(changed, [u32::MAX]),
+        }
+        assert_eq!(page(&mut bench), []);
+    }
+}
