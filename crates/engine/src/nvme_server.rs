@@ -325,7 +325,7 @@ impl NvmeServer {
         all.any(|it| it.of.device.0 == volume)
     }
 
-    /// Devices that are active namespaces, and how many hosts have identified each.
+    /// Devices that are active namespaces, and how many hosts have identified or used each.
     pub fn hosts(&self) -> impl Iterator<Item = (u16, u32)> {
         let all = self.namespaces.iter();
         let active = all.filter(|it| matches!(it.presence, Presence::Active { .. }));

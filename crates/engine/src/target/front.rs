@@ -138,7 +138,7 @@ impl TargetEngine {
         self.drain(now_ns);
     }
 
-    /// Hosts that have identified a namespace since it is active.
+    /// As [`Subsystem::hosts_of`](nvme::controller::Subsystem::hosts_of).
     pub(crate) fn hosts_of(&self, nsid: u32) -> u32 {
         self.subsystem.hosts_of(nsid) as u32
     }

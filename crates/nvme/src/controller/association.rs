@@ -125,7 +125,7 @@ pub(super) struct Controller {
     /// Namespaces changed since the log of them was read, ascending; of too many for the log, one
     /// more than it has room for.
     pub changed: Vec<u32>,
-    /// Active namespaces that the host has identified, ascending: it may use them.
+    /// Active namespaces that the host has identified or used, ascending.
     known: Vec<u32>,
     pub errors: ErrorLog,
     pub counters: Counters,
@@ -317,7 +317,7 @@ impl Controller {
         self.notify(Notice::Namespace);
     }
 
-    /// The host identifies an active namespace.
+    /// The host identifies an active namespace, or sends a command to it.
     pub fn note_known(&mut self, nsid: u32) {
         if let Err(at) = self.known.binary_search(&nsid) {
             self.known.insert(at, nsid);
@@ -329,7 +329,7 @@ impl Controller {
         self.known.retain(|it| *it != nsid);
     }
 
-    /// Whether the host has identified a namespace since that is active.
+    /// Whether the host has identified or used a namespace since that is active.
     pub fn knows(&self, nsid: u32) -> bool {
         self.known.binary_search(&nsid).is_ok()
     }

@@ -7,7 +7,7 @@ use super::{Action, ControllerEvent, IoCommand, Subsystem, admin, io};
 use crate::limits::RANGES_UNDER_WAY_MAX;
 use crate::wire::log::ErrorEntry;
 use crate::wire::pdu::PduError;
-use crate::wire::sqe::FABRICS;
+use crate::wire::sqe::{FABRICS, NSID_ALL};
 use crate::wire::{Sqe, Status};
 use alloc::vec::Vec;
 
@@ -157,7 +157,15 @@ impl Work<'_> {
         let sqe = Sqe::of(connection.rx.entry());
         let command = &mut connection.slots[slot];
         match io::check(self.shared, connection.port, &sqe, capsule, command) {
-            Ok(way) => self.begin(slot, way),
+            Ok(way) => {
+                let nsid = command.nsid;
+                if let Some(controller) = self.controller.as_deref_mut()
+                    && nsid != NSID_ALL
+                {
+                    controller.note_known(nsid);
+                }
+                self.begin(slot, way);
+            }
             Err(status) => self.respond(slot, status, 0),
         }
         true

@@ -36,6 +36,7 @@ use crate::limits::{NAMESPACES_MAX, PORTS_MAX};
 use crate::wire::Status;
 use crate::{Deadlines, Placement, Transmit};
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 /// No room for another connection.
@@ -436,10 +437,13 @@ impl Subsystem {
         }
     }
 
-    /// Controllers whose hosts have identified a namespace since it is active.
+    /// Hosts that have identified or used a namespace since it is active, by their host
+    /// identifiers.
     pub fn hosts_of(&self, nsid: u32) -> usize {
         let all = self.controllers.iter().flatten();
-        all.filter(|controller| controller.knows(nsid)).count()
+        let known = all.filter(|controller| controller.knows(nsid));
+        let hosts: BTreeSet<_> = known.map(|controller| controller.hostid).collect();
+        hosts.len()
     }
 
     /// Makes a port what it is to be, in place of one that was withdrawn or behind the last one;

@@ -60,7 +60,13 @@ pub(super) fn execute(
         return Err(Status::INVALID_FIELD);
     }
     to_host(sqe, IDENTIFY_LEN as u32)?;
-    if cns != cns::ACTIVE_NAMESPACES && shared.namespace(nsid).is_some() {
+    let is_of_all = [
+        cns::CONTROLLER,
+        cns::COMMAND_SET_CONTROLLER,
+        cns::ACTIVE_NAMESPACES,
+    ]
+    .contains(&cns);
+    if !is_of_all && shared.namespace(nsid).is_some() {
         controller.note_known(nsid);
     }
     Ok(Page::identify(cns, nsid))

@@ -245,3 +245,19 @@ fn too_many_changed_namespaces_are_all_of_them() {
         assert_eq!(page(&mut bench), []);
     }
 }
+
+#[test]
+fn host_that_only_does_io_is_counted_once() {
+    let mut bench = Bench::ready(config(), &Options::default());
+    let cntlid = bench.admin(2, 0);
+    bench.io(3, 0, cntlid, 1, &Options::default());
+    // Neither says that it looks at one namespace.
+    bench.page(cns::CONTROLLER, 1);
+    let flush = |nsid| SqeBuilder::new(nvm::FLUSH).nsid(nsid);
+    assert!(bench.ask(1, flush(u32::MAX)).status.is_success());
+    assert_eq!(bench.target.hosts_of(1), 0);
+    for conn in [1, 3] {
+        bench.send(conn, read(1, 0, 8, 4096), &[]);
+        assert_eq!(bench.target.hosts_of(1), 1);
+    }
+}
