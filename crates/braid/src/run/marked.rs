@@ -145,10 +145,8 @@ impl Service {
                 self.end_mark(volume, serial, path, true);
             }
             // Of one that comes with a reload it is kept once that is done: it may be undone.
-            RunEvent::Mirror(volume, id) => {
-                if self.state().volumes.is_configured(volume) {
-                    self.keep_mirror(&self.name(volume), id);
-                }
+            RunEvent::Mirror(volume, id) if self.state().volumes.is_configured(volume) => {
+                self.keep_mirror(&self.name(volume), id);
             }
             RunEvent::Opened(volume, serial, namespace) => self.opened(volume, serial, namespace),
             RunEvent::Unflushed(volume, line) => {

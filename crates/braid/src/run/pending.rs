@@ -453,7 +453,7 @@ impl Service {
             let why = "nothing of this number is pending (braid pending lists what is)";
             return Err(ControlError::params(format!("{id}: {why}")));
         };
-        let Change::SetAdmin(volume, path, before) = &*change else {
+        let Change::SetAdmin(volume, path, before) = &change else {
             unreachable!("{change}: nothing else goes on");
         };
         let params = PathParams {
