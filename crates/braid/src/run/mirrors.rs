@@ -7,6 +7,7 @@
 //! out and looked for again ([`late`](super::late)), and the engine decides whether the mirror may
 //! go on without; one that somebody else has ends the start.
 mod again;
+mod configured;
 mod kept;
 mod legs;
 mod orders;
@@ -14,8 +15,8 @@ mod records;
 mod terms;
 
 pub use again::Stopped;
+pub use configured::{configure_idle_legs, name_legs, refuse_legs};
 pub(in crate::run) use kept::PAUSED;
-pub use legs::{configure_idle_legs, name_legs, refuse_legs};
 pub use records::{IdText, MirrorRecords};
 
 use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, Volume};

@@ -92,8 +92,8 @@ impl MirrorDevice {
         };
         let uri = new.config.uris.first().unwrap_or(&new.config.name);
         let label = Label::of_uri(uri);
-        // Its superblocks are still being overwritten, or will be once it is known: the slot of such
-        // a one would be the new one's, and with that what ends there.
+        // Its superblocks are still being overwritten, or will be once it is known: the slot of
+        // such a one would be the new one's, and with that what ends there.
         let wiped = self.legs.iter().filter_map(|leg| match leg.seat {
             Seat::Wiping(_) => leg.slot,
             Seat::LeavesWith(slot, _) => Some(slot),
