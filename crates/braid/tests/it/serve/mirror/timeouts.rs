@@ -243,23 +243,6 @@ fn addition_pending() {
     it.end();
 }
 
-/// A reload that is refused says that the leg is not taken back.
-fn addition_by_reload_pending() {
-    let Some(it) = Hung::alone() else { return };
-    let text = std::fs::read_to_string(it.place.path("b.toml")).unwrap();
-    let new = it.place.leg(NEW);
-    let leg = format!("[[volume.leg]]\nuri = \"{new}\"\n[[volume.export]]");
-    let text = text.replace("[[volume.export]]", &leg);
-    std::fs::write(it.place.path("b.toml"), text).unwrap();
-    it.target.freeze();
-    let said = it.late(&["reload"]);
-    assert!(said.contains("not all could be taken back"), "{said}");
-    it.thaw();
-    wait_until(|| it.is_there(2).then_some(()));
-    it.until_done(&["mirror", "remove", "v0", &new]);
-    it.end();
-}
-
 fn replacement_pending() {
     let Some(it) = Hung::alone() else { return };
     let new = it.place.leg(NEW);
@@ -469,7 +452,6 @@ fn t55_verb_that_times_out_is_taken_back_or_pending() {
         growth_taken_back,
         removal_pending,
         addition_pending,
-        addition_by_reload_pending,
         replacement_pending,
         accepted_loss_pending,
         choices_pending,
