@@ -136,7 +136,7 @@ mod tests {
         assert!(table.put(entry(4)).is_some() && table.put(entry(5)).is_none());
         assert_eq!(table.take(first).leg, 3);
         assert!(table.get(first).is_none());
-        assert!(table.of(0).count() == 2 && table.of(1).count() == 0);
+        assert_eq!((table.of(0).count(), table.of(1).count()), (1, 0));
         let again = table.put(entry(6)).unwrap();
         assert!(again != first && table.get(first).is_none(), "T11");
     }
