@@ -60,10 +60,19 @@ impl Service {
         service_manager::ready();
     }
 
-    /// Clients of volumes that are not up are refused, where their configuration says so.
+    /// Clients of volumes that are not up are refused, where their configuration says so. Of others
+    /// nothing is said: a core may refuse them by now, for a reason of its own.
     pub fn refuse_early_clients(&self) {
-        let numbers: Vec<u16> = self.state().volumes.iter().map(|(it, _)| it).collect();
-        numbers.iter().for_each(|it| self.refuse_clients(*it, None));
+        let early: Vec<(u16, String)> = {
+            let state = self.state();
+            let waiting = state.volumes.iter().filter(|(_, it)| it.info.is_none());
+            waiting
+                .filter_map(|(number, it)| Some((number, early(&it.of)?)))
+                .collect()
+        };
+        for (number, why) in early {
+            self.senders.refuse_clients(number, Some(why));
+        }
     }
 
     /// The engine refuses clients of a volume for this reason; `None`: it does not.
