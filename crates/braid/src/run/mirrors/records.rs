@@ -320,7 +320,7 @@ impl Service {
             let is_unsafe = it.as_ref().is_some_and(|it| it.of.unsafe_without_mark);
             (name, is_unsafe, is_leaving || it.is_some())
         };
-        let files = self.known().mirror_records.files.clone();
+        let files = self.record_files();
         if let Err(error) = files.keep(&record) {
             let left = files.left(&record);
             let waits = left == Left::Misleading && !is_unsafe && is_known;

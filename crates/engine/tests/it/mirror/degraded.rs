@@ -308,15 +308,21 @@ fn t14_nothing_is_changed_before_its_lineage_is_recorded() {
     assert!(record.is_some_and(|it| it.waits_for_record));
 }
 
-/// The program is about to write the record: the write that waits for that does not fail.
-#[test]
-fn stop_waits_for_a_record_that_is_being_written() {
+/// As [`stopped`]; it was started again and is told to stop while a write waits for the record.
+fn stopped_as_it_waits_for_its_record() -> (Vec<Disk>, Host, Rig) {
     let (disks, mut host) = stopped();
     let mut rig = willing(&disks);
     assert!(host.until(&mut rig, 60 * SECOND, nothing, Rig::is_ready));
     rig.submit(&io(IoOp::Write { fua: false }, 0));
     rig.until(SECOND, |rig| rig.report().waits_for_record);
     rig.order(MirrorOrder::Stop);
+    (disks, host, rig)
+}
+
+/// The program is about to write the record: the write that waits for that does not fail.
+#[test]
+fn stop_waits_for_a_record_that_is_being_written() {
+    let (disks, mut host, mut rig) = stopped_as_it_waits_for_its_record();
     rig.run(5 * MS, |_| false);
     host.stop(&mut rig, nothing);
     assert_eq!(rig.done[0].outcome, Outcome::Done);
@@ -327,12 +333,7 @@ fn stop_waits_for_a_record_that_is_being_written() {
 /// that a half lacks.
 #[test]
 fn record_of_a_lineage_that_never_began_does_not_keep_a_half_from_starting() {
-    let (disks, mut host) = stopped();
-    let mut rig = willing(&disks);
-    assert!(host.until(&mut rig, 60 * SECOND, nothing, Rig::is_ready));
-    rig.submit(&io(IoOp::Write { fua: false }, 0));
-    rig.until(SECOND, |rig| rig.report().waits_for_record);
-    rig.order(MirrorOrder::Stop);
+    let (disks, mut host, mut rig) = stopped_as_it_waits_for_its_record();
     rig.until(10 * SECOND, |rig| {
         rig.report().state == MirrorState::Stopped
     });

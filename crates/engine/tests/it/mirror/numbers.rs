@@ -49,6 +49,11 @@ fn and_a_third() -> (Vec<Disk>, HostConfig, MirrorConfig) {
     (all, host, mirror)
 }
 
+/// The slots of all legs, by their places.
+fn slots(rig: &Rig) -> Vec<Option<u8>> {
+    rig.report().legs.iter().map(|leg| leg.slot).collect()
+}
+
 /// A mirror that runs without its leg 1, which was not there.
 fn without_1() -> (Vec<Disk>, Rig) {
     let (mut all, host, mirror) = and_a_third();
@@ -86,8 +91,7 @@ fn a_leg_that_is_replaced_while_it_is_not_there_leaves_no_place_behind() {
     new.replaces = Some(1);
     rig.order(MirrorOrder::Add(new));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
-    let slots: Vec<Option<u8>> = rig.report().legs.iter().map(|leg| leg.slot).collect();
-    assert_eq!(slots, [Some(0), Some(2)]);
+    assert_eq!(slots(&rig), [Some(0), Some(2)]);
     assert_eq!(data(&disks[0]), data(&disks[2]));
 }
 
@@ -221,8 +225,7 @@ fn slot_of_a_leg_that_comes_as_it_is_removed_is_kept_until_it_is_wiped() {
     assert_eq!(rig.report().legs[1].slot, Some(1), "{:?}", rig.report());
     rig.order(super::rig::add(2));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
-    let slots: Vec<Option<u8>> = rig.report().legs.iter().map(|leg| leg.slot).collect();
-    assert_eq!(slots, [Some(0), Some(2)]);
+    assert_eq!(slots(&rig), [Some(0), Some(2)]);
     assert!(is_wiped(&disks[1]) && !is_wiped(&disks[2]));
 }
 
