@@ -609,7 +609,7 @@ impl Service {
             let volumes = volumes.filter_map(|it| state.volumes.number(&it.volume).ok());
             let mut volumes = volumes.map(|number| &state.volumes[number]);
             let early = match volumes.clone().all(|it| it.info.is_none()) {
-                true => volumes.find_map(|it| ready::early(&it.of)),
+                true => volumes.find_map(ready::early),
                 false => None,
             };
             for (number, port) in serving.ports() {

@@ -5,8 +5,9 @@
 //! volume that was never up waits in the greeting, or with `before_up = "refuse"` is greeted and
 //! told so at once; hosts over NVMe/TCP: see [`nvme_exports`](super::nvme_exports). What keeps a
 //! volume from being opened until a user does something is told in either case.
-use super::config::{BeforeUp, Volume};
+use super::config::BeforeUp;
 use super::service::{Service, State};
+use super::volumes::Running;
 use crate::log;
 use crate::service_manager;
 use crate::units::format_ns;
@@ -65,9 +66,8 @@ impl Service {
     pub fn refuse_early_clients(&self) {
         let early: Vec<(u16, String)> = {
             let state = self.state();
-            let waiting = state.volumes.iter().filter(|(_, it)| it.info.is_none());
-            waiting
-                .filter_map(|(number, it)| Some((number, early(&it.of)?)))
+            let all = state.volumes.iter();
+            all.filter_map(|(number, it)| Some((number, early(it)?)))
                 .collect()
         };
         for (number, why) in early {
@@ -77,21 +77,16 @@ impl Service {
 
     /// The engine refuses clients of a volume for this reason; `None`: it does not.
     pub fn refuse_clients(&self, volume: u16, why: Option<String>) {
-        let early = {
-            let mut state = self.state();
-            let it = state.volumes.meant(volume);
-            it.filter(|it| it.info.is_none())
-                .and_then(|it| early(&it.of))
-        };
+        let early = self.state().volumes.meant(volume).and_then(|it| early(it));
         // Once it is up, the engine serves its clients whatever is said here.
         self.senders.refuse_clients(volume, why.or(early));
     }
 }
 
-/// Why clients of a volume that is not up are refused, if they are.
-pub fn early(of: &Volume) -> Option<String> {
-    let name = &of.name;
-    (of.before_up == Some(BeforeUp::Refuse)).then(|| {
+/// Why clients of a volume are refused, if it is not up and they are.
+pub fn early(it: &Running) -> Option<String> {
+    let name = &it.of.name;
+    (it.info.is_none() && it.of.before_up == Some(BeforeUp::Refuse)).then(|| {
         format!("{name}: not up yet, and before_up = \"refuse\"; braid check {name} says why")
     })
 }
