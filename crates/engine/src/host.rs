@@ -118,11 +118,21 @@ use volumes::{PathContext, PathInVolume, Ready, VACANT, Volume};
 
 /// The engine of one core. See the module's contract.
 pub struct HostEngine {
-    /// All but the volumes.
-    settings: HostConfig,
     volumes: Vec<Volume>,
     /// Of all volumes; a path keeps its place while it lives.
     paths: Vec<Path>,
+    on: Shared,
+    started: bool,
+    /// Some path is to be looked at or probed, once this turn's ends of I/O were seen.
+    is_inspection_due: bool,
+    /// Most paths in all.
+    room: usize,
+}
+
+/// What all volumes of a core work with.
+struct Shared {
+    /// All but the volumes.
+    settings: HostConfig,
     ios: IoTable,
     /// Buffers of the engine's own.
     scratch: Scratch,
@@ -130,12 +140,7 @@ pub struct HostEngine {
     hedger: Hedger,
     standstills: Standstills,
     out: Outbox,
-    started: bool,
     shutdown: Shutdown,
-    /// Some path is to be looked at or probed, once this turn's ends of I/O were seen.
-    is_inspection_due: bool,
-    /// Most paths in all.
-    room: usize,
     changes: ConfigChanges,
     /// How often a path was found: what a volume leaves behind may be another time since.
     found: u64,
@@ -183,26 +188,26 @@ impl HostEngine {
         let local = paths.iter().any(|path| path.address().is_none());
         let spare = hedge::spare(config.io_max, config.scratch);
         let requests = if local { config.io_max as usize } else { 0 };
-        Self {
+        let outputs = Outputs::new(room * 2, requests);
+        let events = paths.len() * 2 + volumes.len();
+        let on = Shared {
             ios: IoTable::new(config.io_max, spare),
             hedger: Hedger::new(config.io_max + spare, spare, unseen_ns_max),
             standstills: Standstills::default(),
             scratch: Scratch::new(config.scratch),
-            out: Outbox::new(
-                &config,
-                Outputs::new(room * 2, requests),
-                paths.len() * 2 + volumes.len(),
-                room * 2,
-            ),
+            out: Outbox::new(&config, outputs, events, room * 2),
             settings: config,
-            volumes,
-            paths,
-            room,
-            started: false,
             shutdown: Shutdown::new(),
-            is_inspection_due: false,
             changes: ConfigChanges::default(),
             found: 0,
+        };
+        Self {
+            volumes,
+            paths,
+            on,
+            room,
+            started: false,
+            is_inspection_due: false,
         }
     }
 
@@ -210,18 +215,18 @@ impl HostEngine {
     /// word that their volume is removed.
     #[inline]
     pub(crate) fn poll_event(&mut self) -> Option<HostEvent> {
-        if let None | Some(HostEvent::Removed(_)) = self.out.peek_event()
-            && let Some(done) = self.ios.report()
+        if let None | Some(HostEvent::Removed(_)) = self.on.out.peek_event()
+            && let Some(done) = self.on.ios.report()
         {
             return Some(HostEvent::Done(done));
         }
-        self.out.poll_event()
+        self.on.out.poll_event()
     }
 
     /// Bytes of [`HostConfig::scratch`] that are free: all of them, while no payload is under way
     /// in the engine's own buffers.
     pub fn scratch_free(&self) -> u64 {
-        self.scratch.free_bytes()
+        self.on.scratch.free_bytes()
     }
 
     /// What one command can do on every path of a volume (T34), once it is ready. Larger I/O is cut
@@ -280,9 +285,9 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let context = PathContext {
             volume: &mut self.volumes[usize::from(path.volume)],
-            ios: &mut self.ios,
-            settings: &self.settings,
-            out: &mut self.out,
+            ios: &mut self.on.ios,
+            settings: &self.on.settings,
+            out: &mut self.on.out,
         };
         (path, context)
     }
@@ -293,13 +298,7 @@ impl HostEngine {
         VolumeIo {
             volume: &mut self.volumes[usize::from(volume)],
             paths: &mut self.paths,
-            ios: &mut self.ios,
-            scratch: &mut self.scratch,
-            hedger: &mut self.hedger,
-            standstills: &self.standstills,
-            out: &mut self.out,
-            settings: &self.settings,
-            shutdown: &self.shutdown,
+            on: &mut self.on,
         }
     }
 
@@ -334,7 +333,7 @@ impl HostEngine {
         };
         if let Err(why) = it.head.set_policy(policy, knobs) {
             let line = alloc::format!("{}: policy not changed: {why}", it.name);
-            self.out.report(HostEvent::Warning(volume, line));
+            self.on.out.report(HostEvent::Warning(volume, line));
         }
     }
 }
@@ -349,7 +348,7 @@ impl HostEngine {
         let (number, role) = connections::of(conn);
         let session = &mut self.paths[number].session;
         if session.handle_connected(role, now_ns) {
-            self.out.touch(session, role);
+            self.on.out.touch(session, role);
         }
     }
 
@@ -358,7 +357,7 @@ impl HostEngine {
         let session = &mut self.paths[number].session;
         let taken = session.handle_bytes(role, bytes, now_ns);
         if taken.is_some() {
-            self.out.touch(session, role);
+            self.on.out.touch(session, role);
         }
         taken.unwrap_or(bytes.len())
     }
@@ -366,7 +365,7 @@ impl HostEngine {
     pub(crate) fn placement(&mut self, conn: ConnId) -> Option<Place> {
         let (number, role) = connections::of(conn);
         let it = self.paths[number].session.placement(role)?;
-        let span = self.ios.payload(it.token, it.offset, it.len);
+        let span = self.on.ios.payload(it.token, it.offset, it.len);
         Some(Place { span, crc: it.crc })
     }
 
@@ -374,7 +373,7 @@ impl HostEngine {
         let (number, role) = connections::of(conn);
         let session = &mut self.paths[number].session;
         if session.handle_payload(role, len, crc, now_ns) {
-            self.out.touch(session, role);
+            self.on.out.touch(session, role);
         }
     }
 
@@ -387,10 +386,15 @@ impl HostEngine {
         let (number, role) = connections::of(conn);
         let session = &mut self.paths[number].session;
         let transmit = session.poll_transmit(role, out, now_ns)?;
-        Some(transmit.payload.map(|payload| Send {
-            span: self.ios.payload(payload.token, payload.offset, payload.len),
-            digest: payload.digest,
-            cookie: payload.token,
+        Some(transmit.payload.map(|payload| {
+            Send {
+                span: self
+                    .on
+                    .ios
+                    .payload(payload.token, payload.offset, payload.len),
+                digest: payload.digest,
+                cookie: payload.token,
+            }
         }))
     }
 
@@ -400,7 +404,7 @@ impl HostEngine {
             queue.handle_sent(cookie);
             // This may come after the turn; what it ends must not wait for another event.
             if self.drain_queue(number, now_ns) {
-                self.out.touch(&mut self.paths[number].session, role);
+                self.on.out.touch(&mut self.paths[number].session, role);
             }
         }
     }
@@ -436,44 +440,44 @@ impl HostEngine {
             self.started = true;
             self.start(now_ns);
         }
-        if self.out.has_touched() {
+        if self.on.out.has_touched() {
             self.drain(now_ns);
             self.hedge(memory, now_ns);
         }
         if self.is_inspection_due {
             self.watch_health(memory, now_ns);
         }
-        if self.changes.is_busy() {
+        if self.on.changes.is_busy() {
             self.advance_all_changes(now_ns);
         }
         for volume in &mut self.volumes {
             volume.head.turn();
         }
         self.watch_outages(now_ns);
-        if self.shutdown.has_begun() {
+        if self.on.shutdown.has_begun() {
             self.advance_stop(now_ns);
         }
     }
 
     #[inline]
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
-        self.out.outputs.pop()
+        self.on.out.outputs.pop()
     }
 
     #[inline]
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
-        match self.out.timers.wake_ns() {
-            _ if !self.started || self.out.has_touched() => Some(0),
+        match self.on.out.timers.wake_ns() {
+            _ if !self.started || self.on.out.has_touched() => Some(0),
             u64::MAX => None,
             at_ns => Some(at_ns),
         }
     }
 
     pub(crate) fn handle_timeout(&mut self, now_ns: u64) {
-        if now_ns < self.out.timers.wake_ns() || !self.started {
+        if now_ns < self.on.out.timers.wake_ns() || !self.started {
             return; // for the turn's sake
         }
-        if self.hedger.is_on() && !self.out.timers.is_due(now_ns) {
+        if self.on.hedger.is_on() && !self.on.out.timers.is_due(now_ns) {
             return self.inspect_reads(now_ns);
         }
         for number in 0..self.paths.len() {
@@ -481,25 +485,25 @@ impl HostEngine {
         }
         self.waits_over(now_ns);
         self.advance_stop(now_ns);
-        let is_stopping = self.shutdown.has_begun();
+        let is_stopping = self.on.shutdown.has_begun();
         let looks = self.paths_there();
-        let looks = looks.filter_map(|it| it.probation_timeout(&self.ios, is_stopping));
+        let looks = looks.filter_map(|it| it.probation_timeout(&self.on.ios, is_stopping));
         let look_ns = looks.min();
         self.is_inspection_due = look_ns.is_some_and(|at_ns| at_ns <= now_ns);
         let look_ns = look_ns.filter(|_| !self.is_inspection_due);
         let paths = self.paths_there();
         let times = paths.flat_map(|it| {
-            let expiry_ns = it.expiry_ns(&self.ios, &self.settings);
+            let expiry_ns = it.expiry_ns(&self.on.ios, &self.on.settings);
             [it.path.session.timeout_ns(), expiry_ns]
         });
         let first = times
             .chain([look_ns])
-            .chain([self.shutdown.timeout(), self.waits_timeout()])
-            .chain([self.changes.timeout(), self.outages_timeout()])
+            .chain([self.on.shutdown.timeout(), self.waits_timeout()])
+            .chain([self.on.changes.timeout(), self.outages_timeout()])
             .flatten()
             .min();
-        self.out.timers.set_deadline(first);
-        if self.hedger.is_on() {
+        self.on.out.timers.set_deadline(first);
+        if self.on.hedger.is_on() {
             self.inspect_reads(now_ns);
         }
     }
@@ -509,7 +513,7 @@ impl HostEngine {
     /// Takes the events of all machines that were called since the last turn.
     #[inline(never)]
     fn drain(&mut self, now_ns: u64) {
-        while let Some(conn) = self.out.pop_touched() {
+        while let Some(conn) = self.on.out.pop_touched() {
             let (number, role) = connections::of(conn);
             self.paths[number].session.touched[role as usize] = false;
             match role {
@@ -520,14 +524,14 @@ impl HostEngine {
             }
             let path = &self.paths[number];
             if path.session.is_open(role) {
-                self.out.transmit(conn);
+                self.on.out.transmit(conn);
             }
             // A queue in use has no deadlines of its own.
             if role == Role::Admin || !path.is_live() {
                 let timeout_ns = path.session.timeout_ns();
                 timeout_ns
                     .into_iter()
-                    .for_each(|at_ns| self.out.wake_by(at_ns));
+                    .for_each(|at_ns| self.on.out.wake_by(at_ns));
             }
         }
     }

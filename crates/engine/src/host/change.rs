@@ -145,8 +145,8 @@ impl HostEngine {
         let until_ns = now_ns.saturating_add(wait_ns);
         let named = named(&change);
         let begun = match change {
-            _ if self.settings.core != 0 => Err("asked of a core that doesn't lead".into()),
-            _ if self.shutdown.has_begun() => Err("the engine is stopping".into()),
+            _ if self.on.settings.core != 0 => Err("asked of a core that doesn't lead".into()),
+            _ if self.on.shutdown.has_begun() => Err("the engine is stopping".into()),
             Change::AddPath(volume, config) => self.add_path(volume, *config, now_ns),
             Change::RemovePath {
                 volume,
@@ -161,16 +161,16 @@ impl HostEngine {
         };
         match begun {
             Err(why) => {
-                self.out.report(HostEvent::Changed(ticket, Err(why)));
+                self.on.out.report(HostEvent::Changed(ticket, Err(why)));
                 for kind in named {
-                    self.out.report(HostEvent::Released(kind));
+                    self.on.out.report(HostEvent::Released(kind));
                 }
             }
             Ok(mut change) => {
                 change.ticket = Some(ticket);
                 change.until_ns = until_ns;
-                self.changes.push(change);
-                self.out.wake_by(until_ns);
+                self.on.changes.push(change);
+                self.on.out.wake_by(until_ns);
             }
         }
     }
@@ -179,7 +179,7 @@ impl HostEngine {
         let it = self.running(volume)?;
         // Other cores may not have forgotten yet what was there.
         let is_free =
-            |at| it.number(at).is_none() && self.changes.of_path(volume, at).next().is_none();
+            |at| it.number(at).is_none() && self.on.changes.of_path(volume, at).next().is_none();
         let Some(path) = config.number(is_free) else {
             return Err(format!(
                 "{}: a volume has at most {PATHS_MAX} paths, and none of the numbers that this one \
@@ -190,7 +190,7 @@ impl HostEngine {
         if !super::types::has_blocks(&config) {
             return Err(format!("{}: its blocks must be 512 B…64 KiB", config.uri));
         }
-        let place = self.changes.free_places(&self.volumes, self.room, 1)?[0];
+        let place = self.on.changes.free_places(&self.volumes, self.room, 1)?[0];
         Ok(self.begin_change(
             volume,
             path,
@@ -254,9 +254,10 @@ impl HostEngine {
         }
         let mut vacant = (0_u16..).zip(&self.volumes);
         let vacant =
-            vacant.find(|(volume, it)| it.is_vacant() && !self.changes.is_changing(*volume));
+            vacant.find(|(volume, it)| it.is_vacant() && !self.on.changes.is_changing(*volume));
         let volume = vacant.map_or(self.volumes.len() as u16, |(volume, _)| volume);
         let places = self
+            .on
             .changes
             .free_places(&self.volumes, self.room, config.paths.len())?;
         Ok(self.begin_change(
@@ -270,7 +271,7 @@ impl HostEngine {
 
     fn remove_volume(&mut self, volume: u16, until_ns: u64, now_ns: u64) -> Begun {
         self.running(volume)?;
-        let mut changes = self.changes.pending().iter();
+        let mut changes = self.on.changes.pending().iter();
         if changes.any(|change| change.volume == volume && change.stage().is_of_volume()) {
             return Err("another change of this volume is under way".into());
         }
@@ -291,18 +292,18 @@ impl HostEngine {
             if self.number(volume, path).is_none() {
                 continue;
             }
-            let (leaves, before) = self.changes.force_to_leave(volume, path);
+            let (leaves, before) = self.on.changes.force_to_leave(volume, path);
             if leaves {
                 continue;
             }
             if let Some(mut before) = before {
-                before.answer(Err("its volume is being removed".into()), &mut self.out);
+                before.answer(Err("its volume is being removed".into()), &mut self.on.out);
             }
             let mut change =
                 self.begin_change(volume, path, ChangeStage::Leave, What::Leave, now_ns);
             (change.force, change.until_ns) = (true, until_ns);
-            self.out.wake_by(until_ns);
-            self.changes.push(change);
+            self.on.out.wake_by(until_ns);
+            self.on.changes.push(change);
         }
     }
 
@@ -338,7 +339,7 @@ impl HostEngine {
     fn idle_path(&self, volume: u16, path: PathIndex) -> Result<usize, String> {
         self.running(volume)?;
         let number = self.number(volume, path).ok_or_else(|| no_path(path))?;
-        let mut changes = self.changes.of_path(volume, path);
+        let mut changes = self.on.changes.of_path(volume, path);
         match changes.any(|change| change.stage() != ChangeStage::Return) {
             true => Err(format!(
                 "another change of {} is under way",
@@ -350,17 +351,17 @@ impl HostEngine {
 
     /// Tells all cores, this one included; those that answer are waited for.
     pub(super) fn order(&mut self, change: &mut PendingChange, what: What, now_ns: u64) {
-        let serial = self.changes.next_serial();
-        change.ordered(serial, self.settings.cores);
+        let serial = self.on.changes.next_serial();
+        change.ordered(serial, self.on.settings.cores);
         let order = Order {
             serial,
             volume: change.volume,
             path: change.path,
             what,
         };
-        if self.settings.cores > 1 {
+        if self.on.settings.cores > 1 {
             let news = PathNews::Order(Box::new(order.clone()));
-            self.out.publish(news);
+            self.on.out.publish(news);
         }
         self.obey(order, now_ns);
     }

@@ -97,7 +97,9 @@ impl HostEngine {
             What::Join(place, config) => {
                 self.join(volume, path, place as usize, *config);
                 let step = Some((ChangeStep::Reach, serial));
-                self.changes.set_step(Changing::Path(place as usize), step);
+                self.on
+                    .changes
+                    .set_step(Changing::Path(place as usize), step);
                 if self.started {
                     self.begin(place as usize, now_ns);
                 }
@@ -105,17 +107,17 @@ impl HostEngine {
             What::Open(config, places) => {
                 self.open_volume(volume, *config, &places, now_ns);
                 let step = Some((ChangeStep::Reach, serial));
-                self.changes.set_step(Changing::Volume(volume), step);
+                self.on.changes.set_step(Changing::Volume(volume), step);
             }
             What::Close => {
-                self.changes.set_step(Changing::Volume(volume), None);
+                self.on.changes.set_step(Changing::Volume(volume), None);
                 let it = &mut self.volumes[usize::from(volume)];
                 it.leave();
             }
             What::ForgetVolume => {
-                self.volumes[usize::from(volume)].fail_waits(&mut self.ios, now_ns);
+                self.volumes[usize::from(volume)].fail_waits(&mut self.on.ios, now_ns);
                 let step = Some((ChangeStep::Forget, serial));
-                self.changes.set_step(Changing::Volume(volume), step);
+                self.on.changes.set_step(Changing::Volume(volume), step);
             }
             _ => {
                 if let Some(number) = self.number(volume, path) {
@@ -150,7 +152,7 @@ impl HostEngine {
         }
         if to != AdminState::Failed {
             let step = step.map(|step| (step, serial));
-            self.changes.set_step(Changing::Path(number), step);
+            self.on.changes.set_step(Changing::Path(number), step);
         }
         let drains = !matches!(
             self.paths[number].admin_state(),
@@ -167,7 +169,7 @@ impl HostEngine {
             }
             // It was to leave, was lost meanwhile, and stays.
             What::Drain if self.paths[number].is_barred() => self.resume(number, now_ns),
-            What::Fail if self.settings.core == 0 => {
+            What::Fail if self.on.settings.core == 0 => {
                 self.paths[number].bar();
                 self.lose(number, Some("failed by hand; restore it"), now_ns);
             }
@@ -211,7 +213,7 @@ impl HostEngine {
             }
         } else if path.session.retry_ns().is_some() {
             path.session.enter(SessionState::Backoff { at_ns: now_ns });
-            self.out.wake_by(now_ns);
+            self.on.out.wake_by(now_ns);
         }
     }
 
@@ -227,9 +229,10 @@ impl HostEngine {
     /// Puts a path into its place of the table.
     fn settle_in(&mut self, volume: u16, index: PathIndex, place: usize, config: PathConfig) {
         if is_device(&config.kind) {
-            self.out
+            self.on
+                .out
                 .outputs
-                .expect_requests(self.settings.io_max as usize);
+                .expect_requests(self.on.settings.io_max as usize);
         }
         for number in self.paths.len()..=place {
             self.paths.push(Path::vacant(number));
@@ -243,8 +246,8 @@ impl HostEngine {
         let numbers = numbers.unwrap_or_else(|| unreachable!("it was checked before"));
         let paths = core::mem::take(&mut config.paths);
         let health = &mut config.recovery.health;
-        *health = probation::limits(*health, self.settings.io_max, self.settings.scratch);
-        let mut it = Volume::new(volume, config, self.settings.io_max);
+        *health = probation::limits(*health, self.on.settings.io_max, self.on.settings.scratch);
+        let mut it = Volume::new(volume, config, self.on.settings.io_max);
         for (index, path) in numbers.iter().zip(&paths) {
             it.make_room(*index, path);
         }
@@ -254,11 +257,11 @@ impl HostEngine {
         } else {
             self.volumes[at] = it;
         }
-        let io_timeout_ns = self.settings.io_timeout_ns;
+        let io_timeout_ns = self.on.settings.io_timeout_ns;
         let unseen_ns_max = probation::unseen_ns_max(&self.volumes, io_timeout_ns);
-        self.hedger.set_unseen_max(unseen_ns_max);
+        self.on.hedger.set_unseen_max(unseen_ns_max);
         if self.started {
-            self.volumes[at].shut_gate(&mut self.out, now_ns);
+            self.volumes[at].shut_gate(&mut self.on.out, now_ns);
         }
         self.rouse_hedger();
         for ((index, path), &place) in numbers.into_iter().zip(paths).zip(places) {
@@ -273,13 +276,15 @@ impl HostEngine {
     #[cold]
     pub(super) fn take_steps(&mut self, now_ns: u64) -> bool {
         let mut any = false;
-        for (of, step, serial) in self.changes.steps() {
+        for (of, step, serial) in self.on.changes.steps() {
             let unflushed = match of {
                 Changing::Path(number) => self.take_path_step(number, step, now_ns),
                 Changing::Volume(volume) => self.take_volume_step(volume, step).then_some(false),
             };
             if let Some(unflushed) = unflushed {
-                self.changes.answer_order(serial, unflushed, &mut self.out);
+                self.on
+                    .changes
+                    .answer_order(serial, unflushed, &mut self.on.out);
                 any = true;
             }
         }
@@ -296,10 +301,10 @@ impl HostEngine {
             ChangeStep::Drain | ChangeStep::CloseQueue => unreachable!("{step:?} is of a path"),
         };
         if done {
-            self.changes.set_step(Changing::Volume(volume), None);
+            self.on.changes.set_step(Changing::Volume(volume), None);
             if step == ChangeStep::Forget {
                 self.volumes[at] = Volume::vacant(volume);
-                self.out.report(HostEvent::Removed(volume));
+                self.on.out.report(HostEvent::Removed(volume));
             }
         }
         done
@@ -319,13 +324,13 @@ impl HostEngine {
             ChangeStep::Reach => path.is_live(),
             ChangeStep::Drain => !path.is_live() || path.lane.is_empty(),
             ChangeStep::CloseQueue => path.is_over() && path.session.queue.is_none(),
-            ChangeStep::Forget => self.at(number).is_forgettable(self.settings.core),
+            ChangeStep::Forget => self.at(number).is_forgettable(self.on.settings.core),
         };
         if !done {
             return None;
         }
         let unflushed = path.is_unflushed() || self.at(number).leaves_early();
-        self.changes.set_step(Changing::Path(number), None);
+        self.on.changes.set_step(Changing::Path(number), None);
         if step == ChangeStep::Forget {
             self.forget(number, now_ns);
         }
@@ -337,11 +342,11 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let before = path.session.leave();
         let (volume, index) = (path.volume, path.index);
-        self.volumes[usize::from(volume)].stop_asking(&before, &mut self.out);
+        self.volumes[usize::from(volume)].stop_asking(&before, &mut self.on.out);
         self.head(number).lose(index);
         self.paths[number]
             .session
-            .close(Role::Io, false, &mut self.out, now_ns);
+            .close(Role::Io, false, &mut self.on.out, now_ns);
         self.reconsider(volume, now_ns);
     }
 
@@ -349,7 +354,7 @@ impl HostEngine {
     /// asks what they show now. The other cores have it asked again: what it heard before they let
     /// go of the path they have compared with that one.
     fn reconsider(&mut self, volume: u16, now_ns: u64) {
-        if self.settings.core == 0 {
+        if self.on.settings.core == 0 {
             return self.read_again(volume, now_ns);
         }
         for index in self.indexes(volume) {
@@ -370,14 +375,14 @@ impl HostEngine {
         let lost = self.at(number).is_doubtful();
         let early = self.at(number).leaves_early();
         let it = &mut self.volumes[usize::from(volume)];
-        let line = |why| report::line(&it.name, path, self.settings.core, why);
+        let line = |why| report::line(&it.name, path, self.on.settings.core, why);
         if lost {
             if it.is_leaving() {
                 let left = line(report::left_unflushed(path));
-                self.out.report(HostEvent::Unflushed(volume, left));
+                self.on.out.report(HostEvent::Unflushed(volume, left));
             }
             let line = line(report::unflushed(path));
-            it.fail_next_flush(line, &mut self.out);
+            it.fail_next_flush(line, &mut self.on.out);
         } else if early {
             it.losses.note_before_claim(line(report::LEFT_EARLY));
         }
@@ -386,10 +391,10 @@ impl HostEngine {
         it.places[usize::from(index.0)] = VACANT;
         self.paths[number] = Path::vacant(number);
         let it = &mut self.volumes[usize::from(volume)];
-        it.settle(&self.paths, &mut self.out);
+        it.settle(&self.paths, &mut self.on.out);
         self.io(volume).release_flushes(now_ns);
         let it = &mut self.volumes[usize::from(volume)];
-        it.report_all_paths_down(&self.paths, self.shutdown.is_closing(), &mut self.out);
+        it.report_all_paths_down(&self.paths, self.on.shutdown.is_closing(), &mut self.on.out);
     }
 }
 

@@ -154,7 +154,7 @@ impl HostEngine {
             health: health.unwrap_or_default(),
             hindrance: self.path_hindrance(volume, index),
             device_errors: path.map_or([0; 2], |it| it.errors.device.recent(now_ns)),
-            oldest_ns: path.map_or([None; 2], |it| it.oldest_ns(&self.ios)),
+            oldest_ns: path.map_or([None; 2], |it| it.oldest_ns(&self.on.ios)),
             wait: number.and_then(|number| self.at(number).reconnect_wait(now_ns)),
         }
     }
@@ -164,7 +164,7 @@ impl HostEngine {
         let Some(number) = self.number(volume, path) else {
             return Some("it is gone".into());
         };
-        self.at(number).hindrance(self.settings.cores)
+        self.at(number).hindrance(self.on.settings.cores)
     }
 
     /// Whether any path of a volume can take I/O now, and whether one can that is not on probation.
@@ -233,7 +233,7 @@ impl HostEngine {
 
     /// Most I/Os in flight on this core.
     pub fn io_max(&self) -> usize {
-        self.settings.io_max as usize
+        self.on.settings.io_max as usize
     }
 
     /// How a path is doing on this core; removed, if there is none.
@@ -248,7 +248,7 @@ impl HostEngine {
     /// Slots of this core that are neither free nor of an I/O: there should be none, ever. Looks at
     /// all.
     pub fn slots_leaked(&self) -> usize {
-        self.ios.leaked()
+        self.on.ios.leaked()
     }
 
     /// Counters of a path on this core; zero for one that isn't there.
@@ -280,8 +280,8 @@ impl HostEngine {
     /// Nobody looked for `busy_ns`. What ends now is late twice: when its command left, and when
     /// its end was seen.
     pub(crate) fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
-        self.standstills.note(busy_ns, now_ns);
-        self.hedger.set_busy(busy_ns.saturating_mul(2));
+        self.on.standstills.note(busy_ns, now_ns);
+        self.on.hedger.set_busy(busy_ns.saturating_mul(2));
         for volume in &mut self.volumes {
             volume.head.set_gap(busy_ns.saturating_mul(2));
         }

@@ -22,7 +22,7 @@ use multipath::Outcome;
 impl VolumeIo<'_> {
     /// Ends an I/O that would be tried again, if it was taken back.
     pub(super) fn is_taken_back(&mut self, index: u32, now_ns: u64) -> bool {
-        let cut = self.volume.is_cut && !self.ios.get(index).survives_cut();
+        let cut = self.volume.is_cut && !self.on.ios.get(index).survives_cut();
         if cut {
             self.end(index, Outcome::PathError, NO_PATH, now_ns);
         }
@@ -48,7 +48,7 @@ impl HostEngine {
             }
         }
         let mut io = self.io(volume);
-        while let Some(index) = io.volume.waits.pop_cut(io.ios) {
+        while let Some(index) = io.volume.waits.pop_cut(&mut io.on.ios) {
             io.end(index, io.volume.without_path(), NO_PATH, now_ns);
         }
         io.fail_waiting_flushes(now_ns);
@@ -63,7 +63,7 @@ impl HostEngine {
 
     /// How often paths were found: [`Self::leaves_behind_ns`] is the same until the next time.
     pub fn paths_found(&self) -> u64 {
-        self.found
+        self.on.found
     }
 
     /// For how long a volume's controllers may execute what they were given, from the end of their
@@ -73,7 +73,7 @@ impl HostEngine {
         for path in &self.paths {
             if path.volume == volume && path.known.facts.is_some() {
                 let it = &self.volumes[usize::from(volume)];
-                longest_ns = longest_ns.max(Some(it.bound_of(self.settings.kato_ms, path)?));
+                longest_ns = longest_ns.max(Some(it.bound_of(self.on.settings.kato_ms, path)?));
             }
         }
         longest_ns

@@ -132,7 +132,7 @@ impl VolumeIo<'_> {
         failed: bool,
         now_ns: u64,
     ) {
-        let history = &self.ios.get(index).history;
+        let history = &self.on.ios.get(index).history;
         // Once for each path: who was busy to the end of all repeats is not repeated elsewhere.
         let once = history.retries == 0 || history.refused != 0;
         if matches!(outcome, Outcome::Busy { .. }) && once && history.attempt != AttemptEnd::NoRoom

@@ -375,7 +375,7 @@ impl VolumeIo<'_> {
     #[cold]
     pub(super) fn place_oddly(&mut self, index: u32, now_ns: u64) {
         let it = &mut *self.volume;
-        match it.choose(self.ios, self.paths, index, u64::MAX, now_ns) {
+        match it.choose(&mut self.on.ios, self.paths, index, u64::MAX, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.park(index, now_ns),
         }

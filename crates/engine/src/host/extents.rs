@@ -155,26 +155,26 @@ impl HostEngine {
         let path = it.lister(&self.paths);
         let Some(number) = path.and_then(|path| self.number(volume, path)) else {
             let unknown = HostEvent::Extent(id, DeviceExtent::UNKNOWN);
-            return self.out.report(unknown);
+            return self.on.out.report(unknown);
         };
         let path = &mut self.paths[number];
         let shift = path.known.target.block_shift;
         let slba = offset >> shift;
         let end = (offset + u64::from(length)).next_multiple_of(1 << shift) >> shift;
         let token = Token {
-            core: self.settings.core,
+            core: self.on.settings.core,
             lead: (offset - (slba << shift)) as u16,
             id,
         };
         let (token, blocks) = (token.emit(), end - slba);
-        if self.settings.core == 0 {
-            return path.ask_controller(token, (slba, blocks), &mut self.out, now_ns);
+        if self.on.settings.core == 0 {
+            return path.ask_controller(token, (slba, blocks), &mut self.on.out, now_ns);
         }
         let what = PathEvent::AskExtent {
             token,
             slba,
             blocks,
         };
-        self.out.tell_core_0(path.news(what));
+        self.on.out.tell_core_0(path.news(what));
     }
 }

@@ -154,17 +154,17 @@ impl VolumeIo<'_> {
     /// Sends a flush to the next controller that it must cover; ends it where there is none.
     #[cold]
     pub(super) fn flush(&mut self, index: u32, now_ns: u64) {
-        if self.shutdown.is_overdue() {
+        if self.on.shutdown.is_overdue() {
             return self.end(index, Outcome::Stopped, super::NO_PATH, now_ns);
         }
-        let slot = self.ios.get(index);
+        let slot = self.on.ios.get(index);
         let it = &mut *self.volume;
         if slot.flush.given_up != it.losses.generation() {
             return self.fail_flush(index, now_ns);
         }
         if let Some(line) = it.losses.fail_flush() {
-            self.out.report(HostEvent::Warning(it.number, line));
-            self.out.report(HostEvent::Loss(it.number, false));
+            self.on.out.report(HostEvent::Warning(it.number, line));
+            self.on.out.report(HostEvent::Loss(it.number, false));
             return self.fail_flush(index, now_ns);
         }
         let recovery = it.recovery;
@@ -175,17 +175,19 @@ impl VolumeIo<'_> {
             };
             let path = &self.paths[number];
             let live = path.is_live();
-            let all = self.settings.cores > 1 && live && path.has_cache();
-            let asked = self.ios.get(index).flush.asked & 1 << path.index.0 != 0;
+            let all = self.on.settings.cores > 1 && live && path.has_cache();
+            let asked = self.on.ios.get(index).flush.asked & 1 << path.index.0 != 0;
             let needed = match live {
                 true => path.is_unflushed() || all,
                 false if canary::has(Bug::ForgottenCache) => false,
                 false => {
                     self.at(number).is_doubtful()
-                        || self.at(number).may_be_live_elsewhere(self.settings.cores)
+                        || self
+                            .at(number)
+                            .may_be_live_elsewhere(self.on.settings.cores)
                 }
             };
-            let some = self.ios.get(index).flush.asked != 0;
+            let some = self.on.ios.get(index).flush.asked != 0;
             let enough = recovery.shared_write_cache || canary::has(Bug::FlushOnOne) && some;
             if asked || enough || !needed {
                 continue;
@@ -198,7 +200,7 @@ impl VolumeIo<'_> {
                 is_away = true;
             }
         }
-        let slot = self.ios.get(index);
+        let slot = self.on.ios.get(index);
         let (some, path) = (slot.flush.asked != 0, slot.path);
         match some {
             _ if is_away => self.await_flush(index, now_ns),
@@ -210,12 +212,12 @@ impl VolumeIo<'_> {
 
     /// False: it can't be asked now, or its ANA state forbids it.
     fn ask_to_flush(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
-        let request = self.ios.get(index).request(now_ns);
+        let request = self.on.ios.get(index).request(now_ns);
         let path = self.paths[number].index;
         if self.volume.head.select_only(&request, path).is_none() {
             return false;
         }
-        let slot = self.ios.get_mut(index);
+        let slot = self.on.ios.get_mut(index);
         slot.flush.asked |= 1 << path.0;
         slot.flush.covers = self.paths[number].cache.covered_now();
         self.put(index, path, now_ns);
@@ -224,7 +226,7 @@ impl VolumeIo<'_> {
 
     /// A flush has done its work on path `number`: on to the next one.
     pub(super) fn flushed(&mut self, number: usize, index: u32, now_ns: u64) {
-        let slot = self.ios.get(index);
+        let slot = self.on.ios.get(index);
         let path = &mut self.paths[number];
         let at = path.index;
         if slot.flush.asked & 1 << at.0 == 0 {
@@ -235,7 +237,7 @@ impl VolumeIo<'_> {
             };
         }
         if path.cache.flushed(slot.flush.covers) {
-            path.report_flush(self.out);
+            path.report_flush(&mut self.on.out);
         }
         self.flush(index, now_ns);
     }
@@ -244,7 +246,7 @@ impl VolumeIo<'_> {
     pub(super) fn flush_again(&mut self, index: u32, path: PathIndex, now_ns: u64) {
         let number = self.volume.number(path);
         let lost = number.is_none_or(|number| !self.paths[number].is_live());
-        let slot = self.ios.get_mut(index);
+        let slot = self.on.ios.get_mut(index);
         slot.history.moved(lost);
         slot.flush.asked &= !(1 << path.0);
         self.flush(index, now_ns);
@@ -255,7 +257,7 @@ impl VolumeIo<'_> {
         let it = &mut *self.volume;
         let recovery = it.recovery;
         let out = !it.head.is_usable() && it.patience_ns(self.paths, now_ns).is_none();
-        let slot = self.ios.get_mut(index);
+        let slot = self.on.ios.get_mut(index);
         let until_ns = slot.started_ns.saturating_add(recovery.flush_timeout_ns);
         if !recovery.enabled || until_ns <= now_ns {
             self.give_up_writes(now_ns);
@@ -265,8 +267,10 @@ impl VolumeIo<'_> {
             return self.fail_flush(index, now_ns);
         }
         slot.placed_ns = now_ns;
-        self.volume.waits.await_flush(self.ios, index, until_ns);
-        self.out.wake_by(until_ns);
+        self.volume
+            .waits
+            .await_flush(&mut self.on.ios, index, until_ns);
+        self.on.out.wake_by(until_ns);
     }
 
     /// What lost controllers may have had in their caches is given up: says so, and fails all
@@ -299,26 +303,26 @@ impl VolumeIo<'_> {
     /// say so.
     #[cold]
     pub(super) fn unowned_flush_failed(&mut self, number: usize, now_ns: u64) {
-        self.paths[number].report_failed_flush(self.settings.core, self.out);
+        self.paths[number].report_failed_flush(self.on.settings.core, &mut self.on.out);
         self.fail_next_flush(number, now_ns);
     }
 
     /// The same, from another core.
     pub(super) fn flush_failed_elsewhere(&mut self, number: usize, core: u16, now_ns: u64) {
         // Core 0 tells all, also who saw it.
-        if core == self.settings.core {
+        if core == self.on.settings.core {
             return;
         }
-        if self.settings.core == 0 {
-            self.paths[number].report_failed_flush(core, self.out);
+        if self.on.settings.core == 0 {
+            self.paths[number].report_failed_flush(core, &mut self.on.out);
         }
         self.fail_next_flush(number, now_ns);
     }
 
     /// The same, from another core.
     pub(super) fn flushed_elsewhere(&mut self, number: usize, now_ns: u64) {
-        if self.settings.core == 0 {
-            self.paths[number].report_flush(self.out);
+        if self.on.settings.core == 0 {
+            self.paths[number].report_flush(&mut self.on.out);
         }
         if self.paths[number].cache.take_inherited() {
             self.release_flushes(now_ns);
@@ -345,11 +349,11 @@ impl VolumeIo<'_> {
     /// A path is live, its ANA state was read, or it is known to have had nothing unflushed:
     /// flushes that wait look again.
     pub(super) fn release_flushes(&mut self, now_ns: u64) {
-        for _ in 0..self.volume.waits.flushes(self.ios) {
-            let Some(index) = self.volume.waits.pop_flush(self.ios) else {
+        for _ in 0..self.volume.waits.flushes(&self.on.ios) {
+            let Some(index) = self.volume.waits.pop_flush(&mut self.on.ios) else {
                 return; // one of them has failed all
             };
-            self.ios.exclude_wait(index, now_ns);
+            self.on.ios.exclude_wait(index, now_ns);
             self.flush(index, now_ns);
         }
     }
@@ -393,7 +397,7 @@ impl HostEngine {
             if heard {
                 it.losses.acknowledge();
             } else if it.losses.repeat() {
-                self.out.report(HostEvent::Loss(volume, true));
+                self.on.out.report(HostEvent::Loss(volume, true));
             }
         }
     }

@@ -663,32 +663,32 @@ impl VolumeIo<'_> {
         } = late;
         let ticket = self.volume.head.ticket();
         let number = self.volume.place(other);
-        let copy = self.ios.take_copy_of(index, now_ns);
+        let copy = self.on.ios.take_copy_of(index, now_ns);
         let Some(copy) = copy.filter(|&copy| {
-            let slot = self.ios.get_mut(copy);
+            let slot = self.on.ios.get_mut(copy);
             (slot.ticket, slot.path, slot.io.span) = (ticket, other, buffers[1]);
             slot.hedged = true;
             self.issue(number, copy, now_ns)
         }) else {
             // The queue has just failed: it was never sent.
-            copy.inspect(|&copy| self.ios.free_spare(copy));
+            copy.inspect(|&copy| self.on.ios.free_spare(copy));
             for buffer in buffers {
-                self.scratch.give_back(buffer);
+                self.on.scratch.give_back(buffer);
             }
             let head = &mut self.volume.head;
             head.dropped(other, group(IoOp::Read), now_ns, ticket);
             return;
         };
         let lane = &mut self.paths[number].lane;
-        self.ios.push_on_path(lane, copy, false);
-        let slot = self.ios.get_mut(index);
+        self.on.ios.push_on_path(lane, copy, false);
+        let slot = self.on.ios.get_mut(index);
         slot.hedged = true;
         slot.watched = true;
         let home = core::mem::replace(&mut slot.io.span, buffers[0]);
-        self.hedger.pair_up(self.ios, index, copy, home);
+        self.on.hedger.pair_up(&self.on.ios, index, copy, home);
         self.volume.hedged.sent += 1;
         self.paths[number].counters.copies += 1;
-        self.out.touch(&mut self.paths[number].session, Role::Io);
+        self.on.out.touch(&mut self.paths[number].session, Role::Io);
     }
 
     /// One of two copies, which was on path `number`, has ended.
@@ -699,12 +699,12 @@ impl VolumeIo<'_> {
         outcome: Outcome,
         now_ns: u64,
     ) -> CopyEnd {
-        let (ios, scratch) = (&mut *self.ios, &mut *self.scratch);
-        let (hedger, volume) = (&mut *self.hedger, &mut *self.volume);
+        let (ios, scratch) = (&mut self.on.ios, &mut self.on.scratch);
+        let (hedger, volume) = (&mut self.on.hedger, &mut *self.volume);
         let end = hedger.end_copy(ios, scratch, volume, index, outcome, now_ns);
         if end == CopyEnd::Done {
             // Its bytes are copied in the next turn.
-            self.out.touch(&mut self.paths[number].session, Role::Io);
+            self.on.out.touch(&mut self.paths[number].session, Role::Io);
         }
         end
     }
@@ -719,8 +719,8 @@ impl HostEngine {
 
     /// Policies, paths or limits have changed.
     pub(super) fn rouse_hedger(&mut self) {
-        if self.hedger.rouse() {
-            self.out.wake_by(0);
+        if self.on.hedger.rouse() {
+            self.on.out.wake_by(0);
         }
     }
 
@@ -728,25 +728,25 @@ impl HostEngine {
     /// and inspects the others if it is time.
     #[inline]
     pub(super) fn hedge(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        if self.hedger.has_done() {
+        if self.on.hedger.has_done() {
             self.end_done_reads(memory, now_ns);
         }
-        if self.hedger.is_due(now_ns) {
+        if self.on.hedger.is_due(now_ns) {
             self.inspect_reads(now_ns);
-        } else if self.ios.active() == 0 && self.hedger.is_on() {
-            self.out.timers.set_inspection(u64::MAX); // nothing is left to inspect
+        } else if self.on.ios.active() == 0 && self.on.hedger.is_on() {
+            self.on.out.timers.set_inspection(u64::MAX); // nothing is left to inspect
         }
     }
 
     #[cold]
     fn end_done_reads(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        let hedger = &mut self.hedger;
-        let mut next = hedger.next_done(&mut self.ios, &mut self.scratch, memory);
+        let hedger = &mut self.on.hedger;
+        let mut next = hedger.next_done(&mut self.on.ios, &mut self.on.scratch, memory);
         while let Some((index, path)) = next {
-            let volume = self.ios.get(index).io.volume;
+            let volume = self.on.ios.get(index).io.volume;
             self.io(volume).end(index, Outcome::Done, path, now_ns);
-            let hedger = &mut self.hedger;
-            next = hedger.next_done(&mut self.ios, &mut self.scratch, memory);
+            let hedger = &mut self.on.hedger;
+            next = hedger.next_done(&mut self.on.ios, &mut self.on.scratch, memory);
         }
     }
 
@@ -756,24 +756,24 @@ impl HostEngine {
         let mut inspection = Inspection::begin(now_ns);
         loop {
             let on = Inspected {
-                ios: &mut self.ios,
+                ios: &mut self.on.ios,
                 paths: &self.paths,
                 volumes: &mut self.volumes,
-                scratch: &mut self.scratch,
+                scratch: &mut self.on.scratch,
             };
-            let Some(copy) = self.hedger.next_copy(&mut inspection, on) else {
+            let Some(copy) = self.on.hedger.next_copy(&mut inspection, on) else {
                 break; // all were inspected
             };
-            let volume = self.ios.get(copy.index).io.volume;
+            let volume = self.on.ios.get(copy.index).io.volume;
             self.io(volume).send_copy(copy, now_ns);
         }
-        let at_ns = self.hedger.end_inspection(&inspection);
-        if self.ios.active() > 0 {
+        let at_ns = self.on.hedger.end_inspection(&inspection);
+        if self.on.ios.active() > 0 {
             // What was given to a path since the last inspection expires after that.
-            let left_ns = self.hedger.unseen_ns_left();
-            self.out.timers.expire_by(now_ns + left_ns);
+            let left_ns = self.on.hedger.unseen_ns_left();
+            self.on.out.timers.expire_by(now_ns + left_ns);
         }
         // Reads that are given to a path from now on see to it themselves.
-        self.out.timers.set_inspection(at_ns);
+        self.on.out.timers.set_inspection(at_ns);
     }
 }

@@ -7,19 +7,15 @@ use super::change_steps::{final_flush_ended, is_final_flush};
 use super::connections::{Role, SessionState};
 use super::counters::group;
 use super::fence::range;
-use super::hedge::Hedger;
 use super::io_table::{AttemptEnd, FlushProgress, IoTable, Kind, cut};
 use super::loss::{is_let_go, let_go_of};
 use super::outbox::Outbox;
 use super::path::{Path, Target};
 use super::probation::is_timed;
-use super::shutdown::Shutdown;
-use super::standstill::Standstills;
-use super::types::{Doubt, Hints, HostConfig, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
+use super::types::{Doubt, Hints, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use super::volumes::{PathContext, PathInVolume, Volume};
-use super::{HostEngine, Ready, WriteFailover, device, report, status};
+use super::{HostEngine, Ready, Shared, WriteFailover, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
-use crate::scratch::Scratch;
 use block::IoLimits;
 use canary::Bug;
 use multipath::Outcome;
@@ -132,13 +128,13 @@ impl HostEngine {
 
     /// The cookie of the I/O that a device request is of, or of the one that it is a piece of.
     pub(crate) fn cookie_of(&self, id: u32) -> Option<u64> {
-        let index = self.ios.find(id)?;
-        Some(self.ios.get(index).io.cookie)
+        let index = self.on.ios.find(id)?;
+        Some(self.on.ios.get(index).io.cookie)
     }
 
     /// A device request has ended.
     pub(crate) fn handle_device(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
-        let Some(index) = self.ios.find(id) else {
+        let Some(index) = self.on.ios.find(id) else {
             if let Some(number) = let_go_of(&self.paths, id) {
                 self.paths[number].letting_go = false;
                 return self.revive(number, now_ns);
@@ -149,7 +145,7 @@ impl HostEngine {
             }
             return self.abandoned_flush_ended(id, end, now_ns);
         };
-        let slot = self.ios.get(index);
+        let slot = self.on.ios.get(index);
         let volume = &self.volumes[usize::from(slot.io.volume)];
         let number = volume.place(slot.path);
         let (op, retries) = (slot.io.op, slot.history.retries);
@@ -167,7 +163,7 @@ impl HostEngine {
             path.note_damage(index, &mut on, now_ns);
         }
         if device::is_ours(end) {
-            self.ios.get_mut(index).history.attempt = AttemptEnd::NoRoom;
+            self.on.ios.get_mut(index).history.attempt = AttemptEnd::NoRoom;
         }
         if device::is_gone(end) {
             self.vanished(number, now_ns);
@@ -226,13 +222,7 @@ pub(super) struct VolumeIo<'a> {
     pub(super) volume: &'a mut Volume,
     /// All that the engine has; the volume's own are named by their numbers.
     pub(super) paths: &'a mut [Path],
-    pub(super) ios: &'a mut IoTable,
-    pub(super) scratch: &'a mut Scratch,
-    pub(super) hedger: &'a mut Hedger,
-    pub(super) standstills: &'a Standstills,
-    pub(super) out: &'a mut Outbox,
-    pub(super) settings: &'a HostConfig,
-    pub(super) shutdown: &'a Shutdown,
+    pub(super) on: &'a mut Shared,
 }
 
 impl VolumeIo<'_> {
@@ -249,9 +239,9 @@ impl VolumeIo<'_> {
     pub(super) fn path(&mut self, number: usize) -> (&mut Path, PathContext<'_>) {
         let context = PathContext {
             volume: self.volume,
-            ios: self.ios,
-            settings: self.settings,
-            out: self.out,
+            ios: &mut self.on.ios,
+            settings: &self.on.settings,
+            out: &mut self.on.out,
         };
         (&mut self.paths[number], context)
     }
@@ -265,7 +255,7 @@ impl VolumeIo<'_> {
             whole_max,
             ..
         } = self.volume.ready.as_ref().ok_or(SubmitError::NotReady)?;
-        if self.shutdown.refuses_io() {
+        if self.on.shutdown.refuses_io() {
             return Err(SubmitError::NotReady);
         }
         if !fits(io, info) {
@@ -273,12 +263,12 @@ impl VolumeIo<'_> {
         }
         let refused = refusal(io.op, limits);
         let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
-        let index = self.ios.take(io, hints, now_ns);
+        let index = self.on.ios.take(io, hints, now_ns);
         let index = index.ok_or(SubmitError::Full)?;
         if let Some(outcome) = refused {
-            self.ios.end(index, outcome, NO_PATH, now_ns);
+            self.on.ios.end(index, outcome, NO_PATH, now_ns);
         } else if matches!(io.op, IoOp::Flush) {
-            let slot = self.ios.get_mut(index);
+            let slot = self.on.ios.get_mut(index);
             slot.watched = true;
             slot.flush = FlushProgress {
                 given_up: self.volume.losses.generation(),
@@ -291,7 +281,7 @@ impl VolumeIo<'_> {
             self.place(index, io, hints.on, now_ns);
         } else {
             let it = &mut *self.volume;
-            if !it.waits_at_fence(self.ios, index, hints.for_change) {
+            if !it.waits_at_fence(&mut self.on.ios, index, hints.for_change) {
                 self.place_oddly(index, now_ns);
             }
         }
@@ -314,7 +304,7 @@ impl VolumeIo<'_> {
             return self.park(index, now_ns);
         };
         let number = self.volume.place(chosen);
-        self.ios.get_mut(index).ticket = self.volume.head.ticket();
+        self.on.ios.get_mut(index).ticket = self.volume.head.ticket();
         self.give(number, index, chosen, now_ns);
     }
 
@@ -323,7 +313,7 @@ impl VolumeIo<'_> {
     pub(super) fn put(&mut self, index: u32, chosen: PathIndex, now_ns: u64) {
         self.renew(index, now_ns);
         let number = self.volume.place(chosen);
-        self.ios.get_mut(index).ticket = self.volume.head.ticket();
+        self.on.ios.get_mut(index).ticket = self.volume.head.ticket();
         self.give(number, index, chosen, now_ns);
     }
 
@@ -335,12 +325,12 @@ impl VolumeIo<'_> {
             return;
         }
         self.renew(index, now_ns);
-        let Some(able) = self.volume.able(self.ios, index, u64::MAX) else {
+        let Some(able) = self.volume.able(&mut self.on.ios, index, u64::MAX) else {
             return; // cut for narrower paths, it waits at the fence
         };
         match self
             .volume
-            .choose(self.ios, self.paths, index, able, now_ns)
+            .choose(&mut self.on.ios, self.paths, index, able, now_ns)
         {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.park(index, now_ns),
@@ -350,11 +340,11 @@ impl VolumeIo<'_> {
     /// A new attempt begins.
     fn renew(&mut self, index: u32, now_ns: u64) {
         let it = &mut *self.volume;
-        it.note_cost(self.ios, self.standstills, index, now_ns);
-        let slot = self.ios.get_mut(index);
+        it.note_cost(&mut self.on.ios, &self.on.standstills, index, now_ns);
+        let slot = self.on.ios.get_mut(index);
         slot.placed_ns = now_ns;
         slot.history.attempt = AttemptEnd::Answered;
-        self.hedger.begin_attempt(index);
+        self.on.hedger.begin_attempt(index);
     }
 
     #[inline(always)]
@@ -362,9 +352,9 @@ impl VolumeIo<'_> {
         let full =
             self.paths[number].lane.waiting().is_some() || !self.issue(number, index, now_ns);
         let path = &mut self.paths[number];
-        let slot = self.ios.get_mut(index);
+        let slot = self.on.ios.get_mut(index);
         slot.path = chosen;
-        self.ios.push_on_path(&mut path.lane, index, full);
+        self.on.ios.push_on_path(&mut path.lane, index, full);
         path.counters.waited_full += u64::from(full);
     }
 
@@ -372,9 +362,15 @@ impl VolumeIo<'_> {
     /// path), or has failed.
     #[inline(always)]
     pub(super) fn issue(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
-        let patience_ns = self.hedger.patience_ns;
+        let patience_ns = self.on.hedger.patience_ns;
         let path = &mut self.paths[number];
-        let issued = path.issue(index, self.ios, self.out, patience_ns, now_ns);
+        let issued = path.issue(
+            index,
+            &mut self.on.ios,
+            &mut self.on.out,
+            patience_ns,
+            now_ns,
+        );
         issued.unwrap_or_else(|Failed| {
             let (path, mut on) = self.path(number);
             path.retire(&mut on, now_ns);
@@ -388,7 +384,7 @@ impl VolumeIo<'_> {
             if !self.paths[number].is_live() || !self.issue(number, index, now_ns) {
                 return; // they are taken from a lost path, and wait for room on a full one
             }
-            self.ios.issued(&mut self.paths[number].lane);
+            self.on.ios.issued(&mut self.paths[number].lane);
         }
     }
 
@@ -414,7 +410,7 @@ impl VolumeIo<'_> {
 
     /// A command has ended.
     fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
-        let Some(index) = self.ios.find(completed.token) else {
+        let Some(index) = self.on.ios.find(completed.token) else {
             assert!(is_final_flush(completed.token), "a command ended of no I/O");
             let done = completed.status.is_success();
             final_flush_ended(self.paths, completed.token, done);
@@ -436,14 +432,14 @@ impl VolumeIo<'_> {
         let over = queue.is_none_or(|queue| queue.has_failed());
         let answered = !(over && status.is(Status::HOST_PATH));
         if !answered {
-            let slot = self.ios.get_mut(index);
+            let slot = self.on.ios.get_mut(index);
             slot.history.attempt = AttemptEnd::Unanswered;
             self.volume.leave_behind(&slot.io, now_ns);
         }
-        let outcome = match self.paths[number].was_aborted(self.ios, index, status) {
+        let outcome = match self.paths[number].was_aborted(&mut self.on.ios, index, status) {
             true => Outcome::PathError,
             false => {
-                let retries = self.ios.get(index).history.retries;
+                let retries = self.on.ios.get(index).history.retries;
                 status::outcome(status, &self.paths[number].known.target.crdt, retries)
             }
         };
@@ -479,14 +475,14 @@ impl VolumeIo<'_> {
         }
         let mut next = self.paths[number].lane.oldest_issued();
         while let Some(index) = next {
-            next = self.ios.next(index);
-            let slot = self.ios.get(index);
+            next = self.on.ios.next(index);
+            let slot = self.on.ios.get(index);
             if slot.io.op != IoOp::Flush {
                 continue;
             }
-            let token = self.ios.token(index);
+            let token = self.on.ios.token(index);
             self.paths[number].cache.abandoned_flushes.push(token);
-            self.ios.rename(index);
+            self.on.ios.rename(index);
             self.finish(number, index, Outcome::PathError, false, now_ns);
         }
     }
@@ -502,22 +498,22 @@ impl VolumeIo<'_> {
         now_ns: u64,
     ) {
         let path = &mut self.paths[number];
-        self.ios.unlink(&mut path.lane, index);
-        let slot = self.ios.get(index);
+        self.on.ios.unlink(&mut path.lane, index);
+        let slot = self.on.ios.get(index);
         let (watched, expired) = (slot.watched, slot.is_expired());
         let outcome = match outcome {
             Outcome::PathError if expired => Outcome::TimedOut,
             other => other,
         };
         if expired {
-            let token = self.ios.token(index);
+            let token = self.on.ios.token(index);
             self.paths[number].overdue_ended(token);
         }
-        if watched && self.ios.get(index).kind == Kind::Probe {
+        if watched && self.on.ios.get(index).kind == Kind::Probe {
             return self.probed(number, index, outcome, now_ns);
         }
         let path = &mut self.paths[number];
-        let slot = self.ios.get(index);
+        let slot = self.on.ios.get(index);
         let in_transit = slot.history.attempt == AttemptEnd::InTransit;
         path.counters.count(slot, outcome);
         if outcome.is_done() && group(slot.io.op) == Group::Write {
@@ -532,7 +528,7 @@ impl VolumeIo<'_> {
         let group = group(slot.io.op);
         if outcome == Outcome::TimedOut
             && slot.is_aborted()
-            && self.hedger.is_beaten(self.ios, index)
+            && self.on.hedger.is_beaten(&self.on.ios, index)
         {
             head.dropped(path.index, group, now_ns, slot.ticket);
         } else if head.complete(path.index, group, outcome, latency_ns, now_ns, slot.ticket) {
@@ -553,7 +549,7 @@ impl VolumeIo<'_> {
             self.on_probation(number, why, now_ns);
         }
         if outcome.is_done() && !watched {
-            self.ios.end(index, outcome, path, now_ns);
+            self.on.ios.end(index, outcome, path, now_ns);
         } else {
             self.dispose(number, index, outcome, now_ns);
         }

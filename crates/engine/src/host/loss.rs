@@ -53,7 +53,7 @@ impl HostEngine {
     pub(super) fn lose(&mut self, number: usize, why: Option<&str>, now_ns: u64) {
         let path = &self.paths[number];
         let volume = &self.volumes[usize::from(path.volume)];
-        let renewal = path.is_renewal(volume, &self.ios);
+        let renewal = path.is_renewal(volume, &self.on.ios);
         self.lose_for(number, why, renewal, now_ns);
     }
 
@@ -65,9 +65,9 @@ impl HostEngine {
         renewal: bool,
         now_ns: u64,
     ) {
-        let others = self.at(number).others_may_cache(self.settings.cores);
-        let covered = self.changes.step(Changing::Path(number)) == Some(ChangeStep::CloseQueue);
-        let is_closing = self.shutdown.is_closing();
+        let others = self.at(number).others_may_cache(self.on.settings.cores);
+        let covered = self.on.changes.step(Changing::Path(number)) == Some(ChangeStep::CloseQueue);
+        let is_closing = self.on.shutdown.is_closing();
         let (path, on) = self.path(number);
         let longest_ns = on.volume.recovery.reconnect_max_ns;
         let Some(before) = path.session.lose(longest_ns, now_ns) else {
@@ -104,7 +104,7 @@ impl HostEngine {
         path.report_loss(own, renewal, on.settings, on.out);
         let mut io = self.io(volume);
         io.fail_waiting(number, now_ns);
-        io.volume.fence_in_flight(io.ios, &io.paths[number]);
+        io.volume.fence_in_flight(&mut io.on.ios, &io.paths[number]);
         io.abandon_flushes(number, now_ns);
         let (path, mut on) = io.path(number);
         if was_live {
@@ -120,10 +120,10 @@ impl HostEngine {
             }
         }
         let it = &mut self.volumes[usize::from(volume)];
-        it.settle(&self.paths, &mut self.out);
+        it.settle(&self.paths, &mut self.on.out);
         self.read_again(volume, now_ns);
         let it = &mut self.volumes[usize::from(volume)];
-        it.report_all_paths_down(&self.paths, self.shutdown.is_closing(), &mut self.out);
+        it.report_all_paths_down(&self.paths, self.on.shutdown.is_closing(), &mut self.on.out);
         self.take_turns(volume, now_ns);
         self.gone(number, now_ns);
     }
@@ -140,7 +140,7 @@ impl HostEngine {
 
     /// A connection is over.
     pub(super) fn closed(&mut self, number: usize, role: Role, why: Closed, now_ns: u64) {
-        let ending = self.shutdown.is_closing();
+        let ending = self.on.shutdown.is_closing();
         let path = &mut self.paths[number];
         let link = path.session.end_connection(role);
         // Else we asked for it, and the reason is known.
@@ -155,7 +155,7 @@ impl HostEngine {
                 self.paths[number].session.admin = None;
                 let path = &self.paths[number];
                 let volume = &mut self.volumes[usize::from(path.volume)];
-                volume.set_resetting(path.index, None, &mut self.out);
+                volume.set_resetting(path.index, None, &mut self.on.out);
             }
             Role::Io => {
                 if let Some(queue) = &mut self.paths[number].session.queue {
@@ -178,26 +178,28 @@ impl HostEngine {
         for role in Role::ALL {
             match self.paths[number].session.link(role) {
                 Some(Link::Opening { until_ns }) if until_ns <= now_ns => {
-                    let why = report::connect_timed_out(self.settings.connect_timeout_ns);
+                    let why = report::connect_timed_out(self.on.settings.connect_timeout_ns);
                     self.lose(number, Some(&why), now_ns);
                 }
                 Some(Link::Closing { until_ns }) if until_ns <= now_ns => {
                     self.paths[number]
                         .session
-                        .close(role, true, &mut self.out, now_ns);
+                        .close(role, true, &mut self.on.out, now_ns);
                 }
                 Some(Link::Open) => self.machine_timeout(number, role, now_ns),
                 _ => {}
             }
         }
-        let expiry_ns = self.at(number).expiry_ns(&self.ios, &self.settings);
+        let expiry_ns = self.at(number).expiry_ns(&self.on.ios, &self.on.settings);
         let is_due = expiry_ns.is_some_and(|at_ns| at_ns <= now_ns);
         let (path, mut on) = self.path(number);
         if is_due && path.expire(&mut on, now_ns) {
-            let why = report::io_timed_out(self.settings.io_timeout_ns);
+            let why = report::io_timed_out(self.on.settings.io_timeout_ns);
             self.lose(number, Some(&why), now_ns);
         }
-        let expiry_ns = self.at(number).probe_expiry_ns(&self.ios, &self.settings);
+        let expiry_ns = self
+            .at(number)
+            .probe_expiry_ns(&self.on.ios, &self.on.settings);
         let (path, mut on) = self.path(number);
         if expiry_ns <= now_ns && path.expire_probe(&mut on, now_ns) {
             self.lose(number, Some(report::PROBE_UNANSWERED), now_ns);
@@ -216,7 +218,7 @@ impl HostEngine {
                 self.drain_queue(number, now_ns);
             }
         }
-        self.out.transmit(conn);
+        self.on.out.transmit(conn);
     }
 
     /// A machine gave up its connection; it may have a last word to send.
@@ -226,8 +228,8 @@ impl HostEngine {
         self.paths[number].count_damage_of(error, now_ns);
         self.paths[number]
             .session
-            .close(role, abort, &mut self.out, now_ns);
-        if !self.shutdown.is_closing() {
+            .close(role, abort, &mut self.on.out, now_ns);
+        if !self.on.shutdown.is_closing() {
             let why = report::machine(self.paths[number].session.state(), role, error);
             self.lose(number, Some(&why), now_ns);
         }

@@ -228,7 +228,7 @@ impl VolumeIo<'_> {
     /// Places the changes that wait for the gate, once its time has come.
     pub(super) fn open_gate(&mut self, now_ns: u64) {
         if self.volume.fence.open_gate(now_ns) {
-            while let Some(index) = self.volume.fence.next_gated(self.ios, now_ns) {
+            while let Some(index) = self.volume.fence.next_gated(&mut self.on.ios, now_ns) {
                 self.resume_change(index, now_ns);
             }
         }
@@ -272,18 +272,18 @@ impl HostEngine {
         let Some((serial, bound_ns)) = self
             .at(number)
             .volume
-            .unmarked_ns(self.settings.kato_ms, &it)
+            .unmarked_ns(self.on.settings.kato_ms, &it)
         else {
             if it.asked {
                 let volume = &self.volumes[usize::from(it.facts.volume)];
-                volume.end_mark(it.facts.path, &mut self.out);
+                volume.end_mark(it.facts.path, &mut self.on.out);
             }
             return self.found(it.facts, now_ns);
         };
         if !it.asked {
             it.asked = true;
             let path = &self.paths[number];
-            self.out.report(HostEvent::Mark(Mark {
+            self.on.out.report(HostEvent::Mark(Mark {
                 volume: path.volume,
                 serial,
                 path: path.index,
@@ -309,7 +309,7 @@ impl HostEngine {
             }
         }
         let it = &mut self.volumes[usize::from(volume)];
-        it.report_refusal(&self.paths, &mut self.out);
+        it.report_refusal(&self.paths, &mut self.on.out);
     }
 
     /// Core 0: a mark is durable.

@@ -200,14 +200,14 @@ impl VolumeIo<'_> {
         let patience_ns = it.recovery.fast_io_fail_ns;
         if it.recovery.enabled && it.outage.expires(patience_ns, now_ns) {
             let line = report::fails_fast(&it.name, patience_ns);
-            self.out.report(HostEvent::Warning(it.number, line));
+            self.on.out.report(HostEvent::Warning(it.number, line));
             self.fail_queued(now_ns);
         }
     }
 
     /// What waits for a path, or for a lost controller to flush, fails.
     fn fail_queued(&mut self, now_ns: u64) {
-        while let Some(index) = self.volume.waits.pop_queued(self.ios) {
+        while let Some(index) = self.volume.waits.pop_queued(&mut self.on.ios) {
             self.end(index, self.volume.without_path(), NO_PATH, now_ns);
         }
         self.fail_waiting_flushes(now_ns);
@@ -215,7 +215,7 @@ impl VolumeIo<'_> {
 
     /// What waits for a lost controller to flush, fails.
     pub(super) fn fail_waiting_flushes(&mut self, now_ns: u64) {
-        while let Some(index) = self.volume.waits.pop_flush(self.ios) {
+        while let Some(index) = self.volume.waits.pop_flush(&mut self.on.ios) {
             self.fail_flush(index, now_ns);
         }
     }
@@ -238,7 +238,8 @@ impl VolumeIo<'_> {
         path.set_admin_state(AdminState::GivenUp);
         if self.volume.has_lost_all(self.paths) {
             let line = report::none_returns(&self.volume.name);
-            self.out
+            self.on
+                .out
                 .report(HostEvent::Warning(self.volume.number, line));
             self.fail_queued(now_ns);
         }
@@ -253,7 +254,12 @@ impl HostEngine {
             let no_path = it.ready.is_some() && !it.head.is_usable();
             let is_out = no_path && !it.is_served_elsewhere(&self.paths);
             if is_out != it.outage.is_on() {
-                it.set_outage(is_out, self.shutdown.is_closing(), &mut self.out, now_ns);
+                it.set_outage(
+                    is_out,
+                    self.on.shutdown.is_closing(),
+                    &mut self.on.out,
+                    now_ns,
+                );
             }
         }
     }
@@ -272,8 +278,8 @@ impl HostEngine {
         let it = &self.volumes[usize::from(volume)];
         let why = report::given_up(&it.name, &path.uri, it.recovery.ctrl_loss_ns);
         let line = report::line(&it.name, path, 0, &why);
-        self.out.report(HostEvent::Failed(volume, line));
-        self.out.publish(path.news(PathEvent::GivenUp));
+        self.on.out.report(HostEvent::Failed(volume, line));
+        self.on.out.publish(path.news(PathEvent::GivenUp));
         self.io(volume).given_up(number, now_ns);
     }
 }

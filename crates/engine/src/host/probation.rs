@@ -222,12 +222,12 @@ impl VolumeIo<'_> {
         if self.volume.head.probation(index).is_some() {
             return self.probe_as_failed(number, memory, now_ns);
         }
-        let Some(issued_ns) = self.paths[number].oldest_timed(self.ios) else {
+        let Some(issued_ns) = self.paths[number].oldest_timed(&self.on.ios) else {
             return; // it rests, and was probed for that
         };
         // A path that is silent together with all others is looked at again.
         self.paths[number].probing.inspect_ns =
-            now_ns.saturating_add(self.hedger.unseen_ns_max() / 4);
+            now_ns.saturating_add(self.on.hedger.unseen_ns_max() / 4);
         let beside = self.probe_beside(number, issued_ns, now_ns);
         let head = &mut self.volume.head;
         let why = match beside {
@@ -244,7 +244,7 @@ impl VolumeIo<'_> {
     /// that they would end it. Whether any other was asked since then.
     fn probe_beside(&mut self, number: usize, issued_ns: u64, now_ns: u64) -> bool {
         let path = &self.paths[number];
-        if !path.has_only_probe(self.volume, self.ios) {
+        if !path.has_only_probe(self.volume, &self.on.ios) {
             return false;
         }
         let index = path.index;
@@ -255,8 +255,8 @@ impl VolumeIo<'_> {
             };
             let head = &self.volume.head;
             let known = head.is_probing(other) || head.answered_ns(other) >= issued_ns;
-            let rests = self.at(at).idle_due_ns(self.shutdown.has_begun()) < u64::MAX;
-            let can = rests && self.ios.has_spares();
+            let rests = self.at(at).idle_due_ns(self.on.shutdown.has_begun()) < u64::MAX;
+            let can = rests && self.on.ios.has_spares();
             if !known && can {
                 self.probe(at, now_ns);
             }
@@ -269,7 +269,7 @@ impl VolumeIo<'_> {
     #[cold]
     pub(super) fn on_probation(&mut self, number: usize, why: Why, now_ns: u64) {
         let path = &mut self.paths[number];
-        path.suspect(self.ios);
+        path.suspect(&self.on.ios);
         path.errors.has_damaged = why == Why::Errors && path.is_damaging(now_ns);
         let (path, mut on) = self.path(number);
         if !path.probing.stays_out {
@@ -279,7 +279,7 @@ impl VolumeIo<'_> {
         if path.address().is_some() {
             on.out.tell_cores(path.news(PathEvent::Sick(why)));
         }
-        self.out.wake_by(now_ns);
+        self.on.out.wake_by(now_ns);
         if self.volume.head.sits_out(index) {
             self.move_waiting(number, now_ns);
         }
@@ -289,7 +289,7 @@ impl VolumeIo<'_> {
     /// fail.
     pub(super) fn blame(&mut self, number: usize, index: u32, now_ns: u64) {
         let done = self.paths[number].index;
-        let history = &mut self.ios.get_mut(index).history;
+        let history = &mut self.on.ios.get_mut(index).history;
         let refused = core::mem::take(&mut history.refused) & !(1 << done.0);
         if refused == 0 {
             return;
@@ -309,13 +309,13 @@ impl VolumeIo<'_> {
     /// very controller (T13).
     pub(super) fn move_waiting(&mut self, number: usize, now_ns: u64) {
         let first = self.paths[number].lane.waiting();
-        let waiting = core::iter::successors(first, |&index| self.ios.next(index));
-        let movable = waiting.filter(|&index| self.ios.get(index).io.op != IoOp::Flush);
-        let tokens: Vec<u32> = movable.map(|index| self.ios.token(index)).collect();
+        let waiting = core::iter::successors(first, |&index| self.on.ios.next(index));
+        let movable = waiting.filter(|&index| self.on.ios.get(index).io.op != IoOp::Flush);
+        let tokens: Vec<u32> = movable.map(|index| self.on.ios.token(index)).collect();
         let path = self.paths[number].index;
         for token in tokens {
-            let there = self.ios.find(token);
-            if let Some(index) = there.filter(|&index| self.ios.get(index).path == path) {
+            let there = self.on.ios.find(token);
+            if let Some(index) = there.filter(|&index| self.on.ios.get(index).path == path) {
                 self.finish(number, index, Outcome::PathError, false, now_ns);
             }
         }
@@ -334,9 +334,9 @@ impl VolumeIo<'_> {
         }
         match self.volume.head.adopt_verdict(index, why, now_ns) {
             Some(why) => self.on_probation(number, why, now_ns),
-            None if self.settings.core == 0 => {
+            None if self.on.settings.core == 0 => {
                 let news = self.paths[number].news(PathEvent::Sick(why));
-                self.out.publish(news);
+                self.on.out.publish(news);
             }
             None => {}
         }
@@ -346,8 +346,8 @@ impl VolumeIo<'_> {
     fn probe(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         let (index, length) = (path.index, probe_len(path));
-        let is_stopping = self.shutdown.has_begun();
-        let mut take = || path.take_probe(length, self.ios, self.scratch, now_ns);
+        let is_stopping = self.on.shutdown.has_begun();
+        let mut take = || path.take_probe(length, &mut self.on.ios, &mut self.on.scratch, now_ns);
         let slot = (!is_stopping).then(&mut take).flatten();
         self.volume.head.probe(index, slot.is_some(), now_ns);
         if let Some(slot) = slot {
@@ -366,13 +366,13 @@ impl VolumeIo<'_> {
             return self.probe(number, now_ns);
         }
         let path = &mut self.paths[number];
-        let (ios, scratch) = (&mut *self.ios, &mut *self.scratch);
-        let is_stopping = self.shutdown.has_begun();
+        let (ios, scratch) = (&mut self.on.ios, &mut self.on.scratch);
+        let is_stopping = self.on.shutdown.has_begun();
         let mut take = || path.take_probe(Command::HINT_LEN, ios, scratch, now_ns);
         let slot = (!is_stopping).then(&mut take).flatten();
         let mut given = false;
         if let Some(slot) = slot {
-            given = path.give_hint(slot, ios, self.out, memory, now_ns);
+            given = path.give_hint(slot, ios, &mut self.on.out, memory, now_ns);
             if !given {
                 path.probing.probe = None;
                 scratch.give_back(ios.get(slot).io.span);
@@ -386,12 +386,12 @@ impl VolumeIo<'_> {
     /// A probe has ended, and nobody refers to its memory any more.
     #[cold]
     pub(super) fn probed(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
-        let slot = self.ios.get(index);
+        let slot = self.on.ios.get(index);
         let (span, length) = (slot.io.span, slot.io.length);
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let failed = outcome.is_path_error() || slot.history.attempt == AttemptEnd::InTransit;
-        self.scratch.give_back(span);
-        self.ios.free_spare(index);
+        self.on.scratch.give_back(span);
+        self.on.ios.free_spare(index);
         let path = &mut self.paths[number];
         path.probing.probe = None;
         let renewing = core::mem::take(&mut path.probing.renewing);
@@ -424,7 +424,7 @@ impl VolumeIo<'_> {
             self.volume.head.try_first(at, reads, suspect.write);
             compare_anew(self.volume, self.paths, now_ns);
             self.paths[number].probing.stays_out = false;
-            let (core, cores) = (self.settings.core, self.settings.cores);
+            let (core, cores) = (self.on.settings.core, self.on.settings.cores);
             let is_of_core_0 = !self.at(number).judges_for_core_0(core, cores);
             let (path, mut on) = self.path(number);
             let line = report::well_again(took_ns);
@@ -434,14 +434,14 @@ impl VolumeIo<'_> {
             }
             self.release(now_ns);
         }
-        self.out.wake_by(now_ns);
+        self.on.out.wake_by(now_ns);
     }
 }
 
 impl HostEngine {
     /// Probes all paths without I/O whose time it is or will be soon, if it is that of any.
     fn probe_idle(&mut self, now_ns: u64) {
-        let is_stopping = self.shutdown.has_begun();
+        let is_stopping = self.on.shutdown.has_begun();
         if !self
             .paths_there()
             .any(|path| path.idle_due_ns(is_stopping) <= now_ns)
@@ -456,7 +456,7 @@ impl HostEngine {
             let head = &self.volumes[usize::from(path.volume)].head;
             let by_ns = now_ns.saturating_add(head.idle_ahead_ns());
             if self.at(number).idle_due_ns(is_stopping) <= by_ns {
-                if self.ios.has_spares() {
+                if self.on.ios.has_spares() {
                     self.io_of(number).probe(number, now_ns);
                 }
                 let path = &mut self.paths[number];
@@ -478,12 +478,12 @@ impl HostEngine {
             }
             let due_ns = self
                 .at(number)
-                .probation_timeout(&self.ios, self.shutdown.has_begun());
+                .probation_timeout(&self.on.ios, self.on.shutdown.has_begun());
             if due_ns.is_none_or(|at_ns| at_ns > now_ns) {
                 continue;
             }
             self.io_of(number).inspect(number, memory, now_ns);
         }
-        self.out.wake_by(now_ns);
+        self.on.out.wake_by(now_ns);
     }
 }

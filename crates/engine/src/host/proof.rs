@@ -103,11 +103,11 @@ impl VolumeIo<'_> {
         let fence = &mut self.volume.fence;
         if disbelief_ns > 0 {
             let until_ns = now_ns.saturating_add(disbelief_ns);
-            if fence.believe_from(self.ios, path, until_ns) {
-                self.out.wake_by(until_ns);
+            if fence.believe_from(&mut self.on.ios, path, until_ns) {
+                self.on.out.wake_by(until_ns);
             }
         } else {
-            fence.prove(self.ios, path, now_ns);
+            fence.prove(&mut self.on.ios, path, now_ns);
             self.release_due(number, now_ns);
         }
     }
@@ -117,11 +117,11 @@ impl HostEngine {
     /// Core 0: the controller of a path has been reset.
     pub(super) fn was_reset(&mut self, number: usize, now_ns: u64) {
         let path = &self.paths[number];
-        self.out.publish(path.news(PathEvent::Reset));
+        self.on.out.publish(path.news(PathEvent::Reset));
         self.io_of(number).proved(number, now_ns);
         // Nothing that it could still say is of interest.
         self.paths[number]
             .session
-            .close(Role::Admin, true, &mut self.out, now_ns);
+            .close(Role::Admin, true, &mut self.on.out, now_ns);
     }
 }

@@ -116,8 +116,11 @@ impl HostEngine {
         let leaves = path.admin_state() == AdminState::Removing && path.is_live();
         let ended = leaves && path.lane.is_empty() && path.session.queue.is_some();
         if !ended
-            || self.settings.core == 0
-            || self.at(number).queue_of(0, self.settings.cores).is_some()
+            || self.on.settings.core == 0
+            || self
+                .at(number)
+                .queue_of(0, self.on.settings.cores)
+                .is_some()
         {
             return false;
         }
@@ -125,7 +128,7 @@ impl HostEngine {
         match self.paths[number].cache.final_flush() {
             FinalFlush::Out { .. } | FinalFlush::Late { .. } => true,
             FinalFlush::None if has_more => {
-                self.paths[number].send_final_flush(&self.settings, &mut self.out, now_ns);
+                self.paths[number].send_final_flush(&self.on.settings, &mut self.on.out, now_ns);
                 self.paths[number].cache.is_flushing()
             }
             FinalFlush::None => false,

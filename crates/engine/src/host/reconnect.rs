@@ -112,7 +112,7 @@ impl HostEngine {
     pub(super) fn news(&mut self, news: PathNews, now_ns: u64) {
         match news {
             PathNews::Order(order) => self.obey(*order, now_ns),
-            PathNews::Done { serial, unflushed } => self.changes.step_done(serial, unflushed),
+            PathNews::Done { serial, unflushed } => self.on.changes.step_done(serial, unflushed),
             PathNews::Found(facts) => self.found(facts, now_ns),
             PathNews::Of(volume, path, event) => {
                 // Else the path has left on this core while the news was under way.
@@ -155,12 +155,12 @@ impl HostEngine {
                 token,
                 slba,
                 blocks,
-            } => self.paths[number].ask_controller(token, (slba, blocks), &mut self.out, now_ns),
+            } => self.paths[number].ask_controller(token, (slba, blocks), &mut self.on.out, now_ns),
             PathEvent::Extent { token, found } => {
-                self.paths[number].extent_answered(token, found, &mut self.out);
+                self.paths[number].extent_answered(token, found, &mut self.on.out);
             }
             PathEvent::GivenUp => self.io_of(number).given_up(number, now_ns),
-            PathEvent::Paused(until_ns) => self.paths[number].pause(until_ns, &mut self.out),
+            PathEvent::Paused(until_ns) => self.paths[number].pause(until_ns, &mut self.on.out),
             PathEvent::Flushed => self.io_of(number).flushed_elsewhere(number, now_ns),
             PathEvent::FlushFailed(core) => {
                 self.io_of(number)
@@ -193,7 +193,7 @@ impl HostEngine {
     /// A connection of a lost path is over, perhaps the last one.
     pub(super) fn gone(&mut self, number: usize, now_ns: u64) {
         let recovery = self.volumes[usize::from(self.paths[number].volume)].recovery;
-        let (core, cores) = (self.settings.core, self.settings.cores);
+        let (core, cores) = (self.on.settings.core, self.on.settings.cores);
         let path = &mut self.paths[number];
         if !path.is_over()
             || !path.session.is_disconnected()
@@ -214,7 +214,7 @@ impl HostEngine {
         if core != 0 {
             if comeback.report == LossReport::Due {
                 comeback.report = LossReport::Given;
-                self.out.tell_core_0(closed(path));
+                self.on.out.tell_core_0(closed(path));
             }
             return;
         }
@@ -226,7 +226,7 @@ impl HostEngine {
         let (volume, path, address) = (path.volume, path.index, path.address());
         if let Some(address) = address.filter(|_| returns) {
             let seen = self.paths[number].was_seen();
-            self.out.report(HostEvent::Disconnected(Disconnected {
+            self.on.out.report(HostEvent::Disconnected(Disconnected {
                 volume,
                 path,
                 address,
@@ -241,10 +241,10 @@ impl HostEngine {
         self.paths[number]
             .session
             .enter(SessionState::Backoff { at_ns });
-        self.out.wake_by(at_ns);
+        self.on.out.wake_by(at_ns);
         if cores > 1 {
             let closed = closed(&mut self.paths[number]);
-            self.out.publish(closed);
+            self.on.out.publish(closed);
         }
         self.reports_complete(number, now_ns);
         let (path, mut on) = self.path(number);
@@ -264,7 +264,7 @@ impl HostEngine {
         if path.session.retry_ns().is_none_or(|at_ns| at_ns > now_ns) {
             return; // it is not lost, or its time has not come
         }
-        if self.shutdown.is_closing() {
+        if self.on.shutdown.is_closing() {
             // No connection is opened any more.
             self.paths[number]
                 .session
@@ -272,7 +272,7 @@ impl HostEngine {
         } else if self.at(number).gives_up_ns() <= now_ns {
             self.give_up_path(number, now_ns);
         } else {
-            self.paths[number].learn(&self.settings, &mut self.out, now_ns);
+            self.paths[number].learn(&self.on.settings, &mut self.on.out, now_ns);
         }
     }
 
@@ -281,9 +281,9 @@ impl HostEngine {
         let Some(it) = self.volumes.get(usize::from(volume)) else {
             return super::HoldStats::default();
         };
-        let others = it.waits.stats(&self.ios, it.totals);
-        let bound = |path| it.bound_of(self.settings.kato_ms, &self.paths[it.number(path)?]);
+        let others = it.waits.stats(&self.on.ios, it.totals);
+        let bound = |path| it.bound_of(self.on.settings.kato_ms, &self.paths[it.number(path)?]);
         it.fence
-            .stats(&self.ios, others, |path| bound(path).is_some())
+            .stats(&self.on.ios, others, |path| bound(path).is_some())
     }
 }

@@ -112,14 +112,14 @@ impl HostEngine {
     /// Not the others: what bounds a hold was kept durably before controllers were used, and what
     /// was acknowledged under one rule of failover or caches must not be judged by another.
     pub(super) fn set_recovery(&mut self, volume: u16, to: Recovery, now_ns: u64) {
-        let (io_max, scratch) = (self.settings.io_max, self.settings.scratch);
+        let (io_max, scratch) = (self.on.settings.io_max, self.on.settings.scratch);
         let it = self.volumes.get_mut(usize::from(volume));
         let Some(it) = it.filter(|it| !it.is_vacant()) else {
             return; // it was removed while the message was under way
         };
         if !to.is_possible() {
             let line = alloc::format!("{}: times not changed: they can't be together", it.name);
-            return self.out.report(HostEvent::Warning(volume, line));
+            return self.on.out.report(HostEvent::Warning(volume, line));
         }
         let before = it.recovery;
         it.recovery = Recovery {
@@ -135,12 +135,12 @@ impl HostEngine {
         };
         it.head.set_health(it.recovery.health);
         if it.recovery.fast_io_fail_ns != before.fast_io_fail_ns {
-            it.renew_patience(&mut self.ios);
+            it.renew_patience(&mut self.on.ios);
         }
-        let io_timeout_ns = self.settings.io_timeout_ns;
+        let io_timeout_ns = self.on.settings.io_timeout_ns;
         let unseen_ns_max = probation::unseen_ns_max(&self.volumes, io_timeout_ns);
-        self.hedger.set_unseen_max(unseen_ns_max);
-        self.out.wake_by(now_ns);
+        self.on.hedger.set_unseen_max(unseen_ns_max);
+        self.on.out.wake_by(now_ns);
     }
 }
 

@@ -208,11 +208,11 @@ impl HostEngine {
     /// Begins with all paths; once.
     #[cold]
     pub(super) fn start(&mut self, now_ns: u64) {
-        if self.shutdown.is_closing() {
+        if self.on.shutdown.is_closing() {
             return;
         }
         for volume in &mut self.volumes {
-            volume.shut_gate(&mut self.out, now_ns);
+            volume.shut_gate(&mut self.on.out, now_ns);
         }
         for number in 0..self.paths.len() {
             if !self.paths[number].is_vacant() {
@@ -246,8 +246,8 @@ impl HostEngine {
                     self.live(number, now_ns);
                 }
             }
-            PathKind::NvmeTcp { .. } if self.settings.core == 0 => {
-                self.paths[number].learn(&self.settings, &mut self.out, now_ns);
+            PathKind::NvmeTcp { .. } if self.on.settings.core == 0 => {
+                self.paths[number].learn(&self.on.settings, &mut self.on.out, now_ns);
             }
             PathKind::NvmeTcp { .. } => {}
         }
@@ -273,7 +273,7 @@ impl HostEngine {
                 // Nobody asked for discovery here.
                 Some(AdminEvent::Discovery(_)) => {}
                 Some(AdminEvent::Paused(until_ns)) => {
-                    self.paths[number].pause(until_ns, &mut self.out);
+                    self.paths[number].pause(until_ns, &mut self.on.out);
                 }
                 Some(AdminEvent::Reset) => self.was_reset(number, now_ns),
                 Some(AdminEvent::Aborted { sqid, cid, aborted }) => {
@@ -284,7 +284,7 @@ impl HostEngine {
                     }
                 }
                 Some(AdminEvent::Allocated { token, found }) => {
-                    self.paths[number].allocation_answered(token, found, &mut self.out);
+                    self.paths[number].allocation_answered(token, found, &mut self.on.out);
                 }
                 Some(AdminEvent::Failed(error)) => {
                     self.gave_up(number, Role::Admin, error, now_ns);
@@ -328,7 +328,7 @@ impl HostEngine {
             unreachable!("a device has no admin connection");
         };
         let (volume, index) = (path.volume, path.index);
-        let cores = self.settings.cores;
+        let cores = self.on.settings.cores;
         let unasked = path
             .session
             .admin
@@ -373,7 +373,7 @@ impl HostEngine {
                 Some(namespace) => {
                     if it.show(namespace) {
                         let volume = &self.volumes[usize::from(it.facts.volume)];
-                        volume.end_mark(it.facts.path, &mut self.out);
+                        volume.end_mark(it.facts.path, &mut self.on.out);
                     }
                     self.find_or_ask(number, it, now_ns);
                 }
@@ -435,9 +435,9 @@ impl HostEngine {
         self.head(number).set_ana(facts.path, state);
         let path = &mut self.paths[number];
         path.known.target = target(&facts.controller, namespace);
-        if self.settings.core == 0 {
+        if self.on.settings.core == 0 {
             let news = PathNews::Found(facts.clone());
-            self.out.publish(news);
+            self.on.out.publish(news);
         }
         path.known.is_read_again = false;
         let volume = path.volume;
@@ -446,7 +446,7 @@ impl HostEngine {
             path.cache.inherit();
         }
         path.known.facts = Some(facts);
-        self.found += 1;
+        self.on.found += 1;
         if first {
             self.connect(number, now_ns);
             self.take_turns(volume, now_ns);
@@ -465,7 +465,7 @@ impl HostEngine {
             None => match self.head(number).admit(index, shown) {
                 Ok(()) => {
                     let volume = self.paths[number].volume;
-                    self.volumes[usize::from(volume)].refresh(&mut self.out);
+                    self.volumes[usize::from(volume)].refresh(&mut self.on.out);
                     return true;
                 }
                 Err(refused) if refused.other == index => report::not_the_same(refused.why),
@@ -487,7 +487,7 @@ impl HostEngine {
         let volume = self.paths[number].volume;
         let refused = match self.head(number).changed(index, shown) {
             Ok(resized) => {
-                self.volumes[usize::from(volume)].refresh(&mut self.out);
+                self.volumes[usize::from(volume)].refresh(&mut self.on.out);
                 if resized {
                     self.read_again(volume, now_ns);
                 }
@@ -503,9 +503,9 @@ impl HostEngine {
     fn connect(&mut self, number: usize, now_ns: u64) {
         let qid = self
             .at(number)
-            .queue_of(self.settings.core, self.settings.cores);
+            .queue_of(self.on.settings.core, self.on.settings.cores);
         let path = &mut self.paths[number];
-        path.open_queue(qid, &self.settings, &mut self.out, now_ns);
+        path.open_queue(qid, &self.on.settings, &mut self.on.out, now_ns);
         let (volume, index) = (usize::from(path.volume), path.index);
         self.volumes[volume].fence.begin_association(index);
         if qid.is_none() {
@@ -531,7 +531,7 @@ impl HostEngine {
         on.ios.forget_failures(path.volume, index);
         let mut io = self.io_of(number);
         compare_anew(io.volume, io.paths, now_ns);
-        io.volume.settle(io.paths, io.out);
+        io.volume.settle(io.paths, &mut io.on.out);
         io.volume.outage.note_live_path();
         let (path, on) = io.path(number);
         if was_reported && !path.probing.stays_out {
@@ -543,7 +543,7 @@ impl HostEngine {
         if let Some(why) = sick {
             io.on_probation(number, why, now_ns);
         }
-        io.out.wake_by(now_ns); // a probe will be due
+        io.on.out.wake_by(now_ns); // a probe will be due
     }
 
     /// Paths that may show something else by now (T33) give back what their queues have no room
@@ -564,7 +564,9 @@ impl HostEngine {
             if let Some(admin) = &mut path.session.admin {
                 path.known.is_read_again = true;
                 admin.request_namespaces(now_ns);
-                self.out.touch(&mut self.paths[number].session, Role::Admin);
+                self.on
+                    .out
+                    .touch(&mut self.paths[number].session, Role::Admin);
             }
         }
     }

@@ -109,20 +109,20 @@ impl VolumeIo<'_> {
     /// Begins an I/O that has to be cut.
     #[cold]
     pub(super) fn split(&mut self, index: u32, now_ns: u64) {
-        let slot = self.ios.get_mut(index);
+        let slot = self.on.ios.get_mut(index);
         slot.kind = Kind::Cut;
         slot.watched = true;
         let io = slot.io;
-        self.volume.begin_whole(self.ios, index, io);
-        if !self.volume.fence_whole(self.ios, index) {
+        self.volume.begin_whole(&mut self.on.ios, index, io);
+        if !self.volume.fence_whole(&mut self.on.ios, index) {
             self.cut_on(index, now_ns);
         }
     }
 
     /// Places a change that the fence has released: all of it, if it is to be cut.
     pub(super) fn resume_change(&mut self, index: u32, now_ns: u64) {
-        self.ios.exclude_wait(index, now_ns);
-        if self.ios.get(index).kind == Kind::Cut {
+        self.on.ios.exclude_wait(index, now_ns);
+        if self.on.ios.get(index).kind == Kind::Cut {
             self.cut_on(index, now_ns);
         } else {
             self.place_again(index, now_ns);
@@ -132,27 +132,27 @@ impl VolumeIo<'_> {
     /// Cuts off and places as many pieces as there may be now; ends the I/O after the last.
     fn cut_on(&mut self, index: u32, now_ns: u64) {
         loop {
-            if !self.ios.begin_placing(index) {
+            if !self.on.ios.begin_placing(index) {
                 return; // a piece ended at once: the caller further up the stack goes on
             }
             loop {
                 // A piece that ends at once may change the limits.
                 let limits = self.volume.cut_limits();
-                let Some(carrier) = self.ios.next_piece(index, limits, now_ns) else {
+                let Some(carrier) = self.on.ios.next_piece(index, limits, now_ns) else {
                     break; // nothing is left, or no slot is free
                 };
                 self.place_again(carrier, now_ns);
             }
-            let Some((mut outcome, path)) = self.ios.end_placing(index) else {
+            let Some((mut outcome, path)) = self.on.ios.end_placing(index) else {
                 return; // the end of a piece, or a free slot, goes on with it
             };
             if outcome.is_done() {
-                let Some(settled) = self.volume.settle_whole(self.ios, index) else {
+                let Some(settled) = self.volume.settle_whole(&mut self.on.ios, index) else {
                     continue; // all of it is done again
                 };
                 outcome = settled;
             }
-            self.ios.get_mut(index).kind = Kind::Whole;
+            self.on.ios.get_mut(index).kind = Kind::Whole;
             return self.end(index, outcome, path, now_ns);
         }
     }
@@ -166,18 +166,18 @@ impl VolumeIo<'_> {
         path: PathIndex,
         now_ns: u64,
     ) {
-        let recut = self.ios.get(index).recut;
-        if recut && self.ios.carry_rest(index, outcome) {
+        let recut = self.on.ios.get(index).recut;
+        if recut && self.on.ios.carry_rest(index, outcome) {
             return self.place_again(index, now_ns);
         }
-        let slot = self.ios.get(index);
+        let slot = self.on.ios.get(index);
         if slot.kind.is_piece() {
-            let owner = self.ios.piece_over(index, outcome, path);
+            let owner = self.on.ios.piece_over(index, outcome, path);
             return self.cut_on(owner, now_ns);
         }
         if recut && outcome.is_done() {
-            let Some(settled) = self.volume.settle_whole(self.ios, index) else {
-                self.ios.get_mut(index).io = self.ios.whole(index).0;
+            let Some(settled) = self.volume.settle_whole(&mut self.on.ios, index) else {
+                self.on.ios.get_mut(index).io = self.on.ios.whole(index).0;
                 return self.place_again(index, now_ns);
             };
             outcome = settled;

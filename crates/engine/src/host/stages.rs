@@ -14,10 +14,10 @@ impl HostEngine {
     /// Core 0: takes all changes as far as they go now; whether there was any.
     fn advance_changes(&mut self, now_ns: u64) -> bool {
         let (mut at, mut any) = (0, false);
-        while at < self.changes.pending().len() {
-            let mut change = self.changes.take(at);
-            if self.shutdown.has_begun() {
-                change.answer(Err("the engine is stopping".into()), &mut self.out);
+        while at < self.on.changes.pending().len() {
+            let mut change = self.on.changes.take(at);
+            if self.on.shutdown.has_begun() {
+                change.answer(Err("the engine is stopping".into()), &mut self.on.out);
                 continue;
             }
             let over = loop {
@@ -33,7 +33,7 @@ impl HostEngine {
                 }
             };
             if !over {
-                self.changes.put_back(at, change);
+                self.on.changes.put_back(at, change);
                 at += 1;
             }
         }
@@ -52,8 +52,8 @@ impl HostEngine {
         let Some(number) = self.number(change.volume, change.path) else {
             match change.next_without_path() {
                 Next::Wait => return false,
-                Next::Freed => change.free_path(&mut self.out),
-                Next::End(result) => change.answer(result, &mut self.out),
+                Next::Freed => change.free_path(&mut self.on.out),
+                Next::End(result) => change.answer(result, &mut self.on.out),
                 next => unreachable!("{next:?} needs a path"),
             }
             return true;
@@ -69,29 +69,31 @@ impl HostEngine {
         match change.next_of_path(&view, now_ns) {
             Next::Wait => {}
             Next::End(result) => {
-                change.answer(result, &mut self.out);
+                change.answer(result, &mut self.on.out);
                 return true;
             }
             Next::Use => {
                 self.order(change, What::Use, now_ns);
-                change.answer(Ok(()), &mut self.out);
+                change.answer(Ok(()), &mut self.on.out);
                 return true;
             }
             Next::TakeBack(why) => {
                 self.order(change, change.before(), now_ns);
-                change.answer(Err(why), &mut self.out);
+                change.answer(Err(why), &mut self.on.out);
                 return true;
             }
             Next::Lose(why) => self.lose(number, Some(why), now_ns),
             Next::Flush => match &mut self.paths[number].cache {
                 cache if cache.is_flushing() => cache.leave_final_flush(),
-                _ => self.paths[number].send_final_flush(&self.settings, &mut self.out, now_ns),
+                _ => {
+                    self.paths[number].send_final_flush(&self.on.settings, &mut self.on.out, now_ns)
+                }
             },
             Next::CloseQueues(flushed) => self.order(change, What::CloseQueue(flushed), now_ns),
             Next::ShutDown => self.shut_down(number, now_ns),
             Next::Forget(result) => self.order_to_forget(change, number, result, now_ns),
             Next::Freed => {
-                change.free_path(&mut self.out);
+                change.free_path(&mut self.on.out);
                 return true;
             }
             next @ (Next::Empty | Next::ForgetVolume | Next::VolumeFreed(_)) => {
@@ -105,13 +107,13 @@ impl HostEngine {
     fn shut_down(&mut self, number: usize, now_ns: u64) {
         let session = &mut self.paths[number].session;
         if !session.is_open(Role::Admin) {
-            return session.close(Role::Admin, true, &mut self.out, now_ns);
+            return session.close(Role::Admin, true, &mut self.on.out, now_ns);
         }
         session.shut_down(now_ns);
-        self.out.transmit(session.conn(Role::Admin));
+        self.on.out.transmit(session.conn(Role::Admin));
         self.drain_admin(number, now_ns);
         let timeout_ns = self.paths[number].session.timeout_ns();
-        self.out.wake_by(timeout_ns.unwrap_or(u64::MAX));
+        self.on.out.wake_by(timeout_ns.unwrap_or(u64::MAX));
     }
 
     /// Answers the change by which a path that is disconnected, or lost, leaves, and has all cores
@@ -123,7 +125,7 @@ impl HostEngine {
         result: Result<(), String>,
         now_ns: u64,
     ) {
-        change.answer(result, &mut self.out);
+        change.answer(result, &mut self.on.out);
         let path = &self.paths[number];
         change.place = number;
         change.kind = Some(path.kind.clone());
@@ -138,24 +140,24 @@ impl HostEngine {
     fn advance_volume(&mut self, change: &mut PendingChange, now_ns: u64) -> bool {
         let view = VolumeView {
             paths: self.paths_of(change.volume).collect(),
-            is_changing: self.changes.is_changing(change.volume),
+            is_changing: self.on.changes.is_changing(change.volume),
         };
         match change.next_of_volume(&view, now_ns) {
             Next::Wait => {}
             Next::End(result) => {
-                change.answer(result, &mut self.out);
+                change.answer(result, &mut self.on.out);
                 return true;
             }
             Next::Empty => {
                 self.order(change, What::Close, now_ns);
-                let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
+                let until_ns = now_ns.saturating_add(self.on.settings.connect_timeout_ns);
                 self.empty(change.volume, until_ns, now_ns);
             }
             Next::ForgetVolume => self.order(change, What::ForgetVolume, now_ns),
             Next::VolumeFreed(result) => {
-                change.answer(result, &mut self.out);
+                change.answer(result, &mut self.on.out);
                 let freed = HostEvent::Freed(change.volume, None);
-                self.out.report(freed);
+                self.on.out.report(freed);
                 return true;
             }
             next => unreachable!("{next:?} is of a path"),

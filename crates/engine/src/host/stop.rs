@@ -43,33 +43,33 @@ impl HostEngine {
     /// I/O has `drain_ns` from now on.
     pub(super) fn begin_drain(&mut self, drain_ns: u64, now_ns: u64) {
         let until_ns = now_ns.saturating_add(drain_ns);
-        self.shutdown.begin_drain(until_ns);
-        self.out.wake_by(until_ns);
+        self.on.shutdown.begin_drain(until_ns);
+        self.on.out.wake_by(until_ns);
     }
 
     /// Begins to stop.
     pub(super) fn stop(&mut self, now_ns: u64) {
         self.begin_stopping(now_ns);
-        self.shutdown.refuse_io();
-        self.out.wake_by(now_ns);
+        self.on.shutdown.refuse_io();
+        self.on.out.wake_by(now_ns);
     }
 
     /// The time to drain counts from now on, if it doesn't yet; I/O is taken as before.
     pub fn begin_stopping(&mut self, now_ns: u64) {
-        if !self.shutdown.has_begun() {
-            self.begin_drain(self.settings.connect_timeout_ns, now_ns);
+        if !self.on.shutdown.has_begun() {
+            self.begin_drain(self.on.settings.connect_timeout_ns, now_ns);
         }
     }
 
     /// Whether no I/O is taken any more.
     pub fn is_stopping(&self) -> bool {
-        self.shutdown.refuses_io()
+        self.on.shutdown.refuses_io()
     }
 
     /// Drains and stops as far as it goes now.
     #[cold]
     pub(super) fn advance_stop(&mut self, now_ns: u64) {
-        match self.shutdown.stage() {
+        match self.on.shutdown.stage() {
             Stage::Running | Stage::Stopped => {}
             Stage::Serving | Stage::Draining => self.advance_drain(now_ns),
             Stage::Orderly | Stage::Aborting => self.close_down(now_ns),
@@ -78,11 +78,11 @@ impl HostEngine {
 
     /// I/O that has had its time fails. Once all has ended and none is taken, queues are closed.
     fn advance_drain(&mut self, now_ns: u64) {
-        if self.shutdown.becomes_overdue(now_ns) {
+        if self.on.shutdown.becomes_overdue(now_ns) {
             self.fail_unfinished(now_ns);
         }
-        let over = self.ios.active() == 0 || self.shutdown.is_overdue();
-        if self.shutdown.stage() == Stage::Serving || !over {
+        let over = self.on.ios.active() == 0 || self.on.shutdown.is_overdue();
+        if self.on.shutdown.stage() == Stage::Serving || !over {
             return;
         }
         // A flush for somebody else has covered what was completed before it, not all.
@@ -94,26 +94,28 @@ impl HostEngine {
     }
 
     fn enter(&mut self, stage: Stage, now_ns: u64) {
-        self.shutdown.enter(stage, self.out.connect_by(now_ns));
+        self.on
+            .shutdown
+            .enter(stage, self.on.out.connect_by(now_ns));
     }
 
     /// Queues are closed, controllers shut down; what takes too long is aborted.
     fn close_down(&mut self, now_ns: u64) {
-        let late = self.shutdown.is_late(now_ns);
-        let gone = self.shutdown.stage() == Stage::Aborting && late;
-        if self.shutdown.stage() == Stage::Orderly && late {
+        let late = self.on.shutdown.is_late(now_ns);
+        let gone = self.on.shutdown.stage() == Stage::Aborting && late;
+        if self.on.shutdown.stage() == Stage::Orderly && late {
             self.enter(Stage::Aborting, now_ns);
         }
-        let abort = self.shutdown.stage() == Stage::Aborting;
+        let abort = self.on.shutdown.stage() == Stage::Aborting;
         for number in 0..self.paths.len() {
             self.stop_path(number, abort, now_ns);
         }
         let flushes = |path: &Path| path.cache.is_flushing() && !abort;
         let over = |path: &Path| path.session.is_disconnected() && !flushes(path);
-        if gone || (self.paths.iter().all(over) && self.ios.active() == 0) {
+        if gone || (self.paths.iter().all(over) && self.on.ios.active() == 0) {
             self.enter(Stage::Stopped, now_ns);
             self.report_unflushed();
-            self.out.push(Output::Stop);
+            self.on.out.push(Output::Stop);
         }
     }
 
@@ -123,12 +125,12 @@ impl HostEngine {
         for volume in (0..).take(self.volumes.len()) {
             let mut counts = [0_u32, 0];
             let whole = |slot: &&Slot| slot.kind != Kind::Helper;
-            for slot in self.ios.active_of(volume).filter(whole) {
+            for slot in self.on.ios.active_of(volume).filter(whole) {
                 counts[usize::from(range(&slot.io).is_none())] += 1;
             }
             let [changes, others] = counts;
             if changes + others > 0 {
-                self.out.report(HostEvent::Unfinished {
+                self.on.out.report(HostEvent::Unfinished {
                     volume,
                     changes,
                     others,
@@ -144,7 +146,7 @@ impl HostEngine {
             if !self.paths[number].lane.is_empty() {
                 self.paths[number]
                     .session
-                    .close(Role::Io, true, &mut self.out, now_ns);
+                    .close(Role::Io, true, &mut self.on.out, now_ns);
             }
         }
     }
@@ -156,7 +158,7 @@ impl HostEngine {
         for (volume, it) in (0..).zip(&mut self.volumes) {
             let line = it.losses.take_pending();
             if let Some(line) = line.filter(|_| it.recovery.enabled) {
-                self.out.report(HostEvent::Unflushed(volume, line));
+                self.on.out.report(HostEvent::Unflushed(volume, line));
             }
         }
         for number in 0..self.paths.len() {

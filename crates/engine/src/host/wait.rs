@@ -291,18 +291,19 @@ impl VolumeIo<'_> {
     /// An attempt has ended, and not well; or well, of a write that others wait for.
     #[cold]
     pub(super) fn dispose(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
-        let flush = self.ios.get(index).io.op == IoOp::Flush;
+        let flush = self.on.ios.get(index).io.op == IoOp::Flush;
         if flush && outcome.is_done() {
             return self.flushed(number, index, now_ns);
         }
-        self.volume.explain_end(self.ios, index, outcome, now_ns);
+        self.volume
+            .explain_end(&self.on.ios, index, outcome, now_ns);
         if outcome.is_path_error() && self.paths[number].is_live() {
             self.paths[number]
                 .probing
                 .suspect
-                .note(&self.ios.get(index).io);
+                .note(&self.on.ios.get(index).io);
         }
-        if self.ios.get(index).hedged {
+        if self.on.ios.get(index).hedged {
             match self.copy_ended(number, index, outcome, now_ns) {
                 CopyEnd::Done | CopyEnd::Forgotten => return,
                 CopyEnd::Failed => {}
@@ -311,13 +312,13 @@ impl VolumeIo<'_> {
         if outcome.is_done() {
             self.blame(number, index, now_ns);
         }
-        let slot = self.ios.get_mut(index);
+        let slot = self.on.ios.get_mut(index);
         let lost = outcome.is_path_error() && self.paths[number].admin_state().returns();
         // Once: after a hold this is the end of the same attempt.
         if lost && slot.history.lost_ns == 0 {
             slot.history.lost_ns = slot.placed_ns.max(1);
         }
-        if self.shutdown.fails_now(outcome) {
+        if self.on.shutdown.fails_now(outcome) {
             let path = self.paths[number].index;
             return self.end(index, Outcome::Stopped, path, now_ns);
         }
@@ -327,7 +328,7 @@ impl VolumeIo<'_> {
         if !recovery.enabled {
             return self.end(index, outcome, path, now_ns);
         }
-        let slot = self.ios.get(index);
+        let slot = self.on.ios.get(index);
         let spent_ns = now_ns
             .saturating_sub(slot.started_ns)
             .saturating_sub(u64::from(slot.history.excused_ms) * 1_000_000);
@@ -354,21 +355,21 @@ impl VolumeIo<'_> {
         match disposition {
             Disposition::Complete => self.end(index, outcome, path, now_ns),
             Disposition::Retry { after_ns } => {
-                let until_ns = self.volume.delay(self.ios, index, after_ns, now_ns);
-                self.out.wake_by(until_ns);
+                let until_ns = self.volume.delay(&mut self.on.ios, index, after_ns, now_ns);
+                self.on.out.wake_by(until_ns);
             }
             Disposition::FailOver if flush => self.flush_again(index, path, now_ns),
             Disposition::FailOver => {
                 if matches!(outcome, Outcome::Busy { .. }) {
-                    let slot = self.ios.get_mut(index);
+                    let slot = self.on.ios.get_mut(index);
                     slot.history.refused |= 1 << path.0;
                     slot.watched = true;
                 }
                 self.fail_over(index, path, now_ns);
             }
             Disposition::Hold => {
-                let until_ns = self.volume.hold(self.ios, path, index, now_ns);
-                self.out.wake_by(until_ns);
+                let until_ns = self.volume.hold(&mut self.on.ios, path, index, now_ns);
+                self.on.out.wake_by(until_ns);
             }
         }
     }
@@ -376,14 +377,14 @@ impl VolumeIo<'_> {
     /// An I/O has ended for good.
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
         let it = &mut *self.volume;
-        it.note_cost(self.ios, self.standstills, index, now_ns);
-        it.forget_explained(self.ios.token(index));
-        let slot = self.ios.get(index);
+        it.note_cost(&mut self.on.ios, &self.on.standstills, index, now_ns);
+        it.forget_explained(self.on.ios.token(index));
+        let slot = self.on.ios.get(index);
         let place = slot.fence;
         if slot.kind != Kind::Whole || slot.recut {
             return self.piece_ended(index, outcome, path, now_ns);
         }
-        self.ios.end(index, outcome, path, now_ns);
+        self.on.ios.end(index, outcome, path, now_ns);
         if let Some(place) = place {
             self.unfence(place, now_ns);
         }
@@ -399,37 +400,37 @@ impl VolumeIo<'_> {
         }
         // What it waits for from now on is not `from`.
         let it = &mut *self.volume;
-        it.note_cost(self.ios, self.standstills, index, now_ns);
+        it.note_cost(&mut self.on.ios, &self.on.standstills, index, now_ns);
         let number = it.number(from);
         let lost = number.is_none_or(|number| !self.paths[number].is_live());
-        let slot = self.ios.get_mut(index);
+        let slot = self.on.ios.get_mut(index);
         slot.history.moved(lost);
         slot.history.failed |= 1 << from.0;
         let failed = slot.history.failed;
         let moves = slot.history.hops.saturating_sub(slot.history.losses);
         it.totals.moved_max = it.totals.moved_max.max(moves);
         if it.fence.is_blocked(slot) {
-            let wait = it.fence.block(self.ios, index);
-            let at_ns = self.ios.get(index).placed_ns;
-            return it.explain_wait(self.ios, index, wait, at_ns);
+            let wait = it.fence.block(&mut self.on.ios, index);
+            let at_ns = self.on.ios.get(index).placed_ns;
+            return it.explain_wait(&mut self.on.ios, index, wait, at_ns);
         }
         // Also one that is worse in general may do what a better one has failed.
         let others = match it.head.usable_among(!failed) {
             0 => !(1 << from.0),
             _ => !failed,
         };
-        let Some(able) = it.able(self.ios, index, others) else {
+        let Some(able) = it.able(&mut self.on.ios, index, others) else {
             return; // as in `place_again`
         };
         it.totals.moved_total += 1;
         // Of the best ones, a path that has answered meanwhile counts before one that was not
         // asked.
         let best = it.head.usable_among(able & others);
-        let among = match best & it.head.proven_since(self.ios.get(index).placed_ns) {
+        let among = match best & it.head.proven_since(self.on.ios.get(index).placed_ns) {
             0 => able & others,
             proven => proven,
         };
-        match it.choose(self.ios, self.paths, index, among, now_ns) {
+        match it.choose(&mut self.on.ios, self.paths, index, among, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.place_again(index, now_ns),
         }
@@ -438,7 +439,7 @@ impl VolumeIo<'_> {
     /// No path is usable.
     #[cold]
     pub(super) fn park(&mut self, index: u32, now_ns: u64) {
-        if self.shutdown.fails_now(Outcome::PathError) {
+        if self.on.shutdown.fails_now(Outcome::PathError) {
             return self.end(index, Outcome::Stopped, NO_PATH, now_ns);
         }
         let it = &mut *self.volume;
@@ -449,22 +450,22 @@ impl VolumeIo<'_> {
             let outcome = it.without_path();
             return self.end(index, outcome, NO_PATH, now_ns);
         };
-        self.ios.get_mut(index).placed_ns = now_ns;
-        it.waits.queue(self.ios, index, until_ns);
-        self.out.wake_by(until_ns);
+        self.on.ios.get_mut(index).placed_ns = now_ns;
+        it.waits.queue(&mut self.on.ios, index, until_ns);
+        self.on.out.wake_by(until_ns);
     }
 
     /// Places what waits for a usable path, as far as there is one.
     pub(super) fn release(&mut self, now_ns: u64) {
         // What finds none goes to the end of the queue; each is tried once.
-        for _ in 0..self.volume.waits.queued(self.ios) {
+        for _ in 0..self.volume.waits.queued(&self.on.ios) {
             if !self.volume.head.is_usable() {
                 return; // none is usable, or no longer
             }
-            let Some(index) = self.volume.waits.pop_queued(self.ios) else {
+            let Some(index) = self.volume.waits.pop_queued(&mut self.on.ios) else {
                 return; // one of them has failed all
             };
-            self.ios.exclude_wait(index, now_ns);
+            self.on.ios.exclude_wait(index, now_ns);
             self.place_again(index, now_ns);
         }
     }
@@ -473,23 +474,23 @@ impl VolumeIo<'_> {
     /// from here, one after the other, and none from within another: one may end at once, and so on
     /// through all that wait.
     fn unfence(&mut self, place: Place, now_ns: u64) {
-        if !self.volume.fence.end(self.ios, place) {
+        if !self.volume.fence.end(&mut self.on.ios, place) {
             return; // a caller further up the stack places them
         }
-        while let Some(index) = self.volume.fence.next_released(self.ios) {
+        while let Some(index) = self.volume.fence.next_released(&mut self.on.ios) {
             self.resume_change(index, now_ns);
         }
     }
 
     /// Repeats what was busy, and ends the waits for flushes and paths whose time is over.
     fn end_waits(&mut self, now_ns: u64) {
-        while let Some(index) = self.volume.waits.pop_delayed_due(self.ios, now_ns) {
+        while let Some(index) = self.volume.waits.pop_delayed_due(&mut self.on.ios, now_ns) {
             self.repeat(index, now_ns);
         }
-        if self.volume.waits.is_flush_due(self.ios, now_ns) {
+        if self.volume.waits.is_flush_due(&self.on.ios, now_ns) {
             self.give_up_writes(now_ns);
         }
-        while let Some(index) = self.volume.waits.pop_queued_due(self.ios, now_ns) {
+        while let Some(index) = self.volume.waits.pop_queued_due(&mut self.on.ios, now_ns) {
             self.end(index, Outcome::PathError, NO_PATH, now_ns);
         }
     }
@@ -501,10 +502,12 @@ impl VolumeIo<'_> {
         let mut next = self.volume.fence.first_held(path);
         while let Some(index) = next {
             // What goes on is not held again here: its association is over.
-            next = self.ios.next(index);
-            if self.ios.get(index).state().is_due(now_ns) {
-                self.ios.exclude_wait(index, now_ns);
-                self.volume.fence.release(self.ios, path, index, now_ns);
+            next = self.on.ios.next(index);
+            if self.on.ios.get(index).state().is_due(now_ns) {
+                self.on.ios.exclude_wait(index, now_ns);
+                self.volume
+                    .fence
+                    .release(&mut self.on.ios, path, index, now_ns);
                 self.dispose(number, index, Outcome::PathError, now_ns);
             }
         }
@@ -512,16 +515,22 @@ impl VolumeIo<'_> {
 
     /// Gives an I/O to the path that was busy, or to another if that is gone.
     fn repeat(&mut self, index: u32, now_ns: u64) {
-        let slot = self.ios.get(index);
+        let slot = self.on.ios.get(index);
         let path = slot.path;
         if slot.io.op == IoOp::Flush {
             return self.flush_again(index, path, now_ns);
         }
         let it = &mut *self.volume;
-        let Some(able) = it.able(self.ios, index, 1 << path.0) else {
+        let Some(able) = it.able(&mut self.on.ios, index, 1 << path.0) else {
             return; // as in `place_again`
         };
-        match it.choose(self.ios, self.paths, index, able & 1 << path.0, now_ns) {
+        match it.choose(
+            &mut self.on.ios,
+            self.paths,
+            index,
+            able & 1 << path.0,
+            now_ns,
+        ) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.place_again(index, now_ns),
         }
@@ -534,7 +543,7 @@ impl HostEngine {
         let times = self
             .volumes
             .iter()
-            .filter_map(|it| it.waits_timeout(&self.ios));
+            .filter_map(|it| it.waits_timeout(&self.on.ios));
         times.min().filter(|&at_ns| at_ns < u64::MAX)
     }
 
@@ -560,10 +569,10 @@ impl HostEngine {
     /// Ends all waits, not well: the engine stops.
     pub(super) fn fail_waits(&mut self, now_ns: u64) {
         for it in &mut self.volumes {
-            it.fail_held(&mut self.ios, now_ns);
+            it.fail_held(&mut self.on.ios, now_ns);
         }
         for it in &mut self.volumes {
-            it.fail_waits(&mut self.ios, now_ns);
+            it.fail_waits(&mut self.on.ios, now_ns);
         }
     }
 }
