@@ -112,6 +112,7 @@ use outputs::Outputs;
 use path::Path;
 use pending_change::ConfigChanges;
 use policy::PathIndex;
+use session::Sessions;
 use shutdown::Shutdown;
 use standstill::Standstills;
 use volumes::{PathContext, PathInVolume, Ready, VACANT, Volume};
@@ -311,6 +312,25 @@ impl HostEngine {
         self.io(self.paths[number].volume)
     }
 
+    /// The paths of a volume, and their connections.
+    fn sessions(&mut self, volume: u16) -> Sessions<'_> {
+        let (before, rest) = self.volumes.split_at_mut(usize::from(volume));
+        let Some((volume, after)) = rest.split_first_mut() else {
+            unreachable!("there is no volume {volume}");
+        };
+        Sessions {
+            volume,
+            others: [before, after],
+            paths: &mut self.paths,
+            on: &mut self.on,
+        }
+    }
+
+    /// The same of the volume of path `number`.
+    fn sessions_of(&mut self, number: usize) -> Sessions<'_> {
+        self.sessions(self.paths[number].volume)
+    }
+
     /// The paths of all volumes.
     fn paths_there(&self) -> impl Iterator<Item = PathInVolume<'_>> {
         let numbers = (0..self.paths.len()).filter(|&it| !self.paths[it].is_vacant());
@@ -403,7 +423,7 @@ impl HostEngine {
         if let (Role::Io, Some(queue)) = (role, &mut self.paths[number].session.queue) {
             queue.handle_sent(cookie);
             // This may come after the turn; what it ends must not wait for another event.
-            if self.drain_queue(number, now_ns) {
+            if self.sessions_of(number).drain_queue(number, now_ns) {
                 self.on.out.touch(&mut self.paths[number].session, role);
             }
         }
@@ -411,7 +431,7 @@ impl HostEngine {
 
     pub(crate) fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
         let (number, role) = connections::of(conn);
-        self.closed(number, role, why, now_ns);
+        self.sessions_of(number).closed(number, role, why, now_ns);
     }
 
     pub(crate) fn handle_control(&mut self, message: HostControl, now_ns: u64) {
@@ -481,7 +501,9 @@ impl HostEngine {
             return self.inspect_reads(now_ns);
         }
         for number in 0..self.paths.len() {
-            self.path_timeout(number, now_ns);
+            if !self.paths[number].is_vacant() {
+                self.sessions_of(number).path_timeout(number, now_ns);
+            }
         }
         self.waits_over(now_ns);
         self.advance_stop(now_ns);
@@ -517,9 +539,9 @@ impl HostEngine {
             let (number, role) = connections::of(conn);
             self.paths[number].session.touched[role as usize] = false;
             match role {
-                Role::Admin => self.drain_admin(number, now_ns),
+                Role::Admin => self.sessions_of(number).drain_admin(number, now_ns),
                 Role::Io => {
-                    self.drain_queue(number, now_ns);
+                    self.sessions_of(number).drain_queue(number, now_ns);
                 }
             }
             let path = &self.paths[number];

@@ -12,6 +12,7 @@ use super::connections::{Role, SessionState};
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
 use super::pending_change::{ChangeStep, Changing};
+use super::session::Sessions;
 use super::types::{Doubt, HostConfig, HostEvent, PathConfig, VolumeConfig};
 use super::volumes::PathInVolume;
 use super::{HostEngine, VACANT, Volume, device, probation, report};
@@ -84,52 +85,10 @@ impl PathInVolume<'_> {
     }
 }
 
-impl HostEngine {
-    /// Does what core 0 says, or takes note of it.
-    pub(super) fn obey(&mut self, order: Order, now_ns: u64) {
-        let Order {
-            serial,
-            volume,
-            path,
-            what,
-        } = order;
-        match what {
-            What::Join(place, config) => {
-                self.join(volume, path, place as usize, *config);
-                let step = Some((ChangeStep::Reach, serial));
-                self.on
-                    .changes
-                    .set_step(Changing::Path(place as usize), step);
-                if self.started {
-                    self.begin(place as usize, now_ns);
-                }
-            }
-            What::Open(config, places) => {
-                self.open_volume(volume, *config, &places, now_ns);
-                let step = Some((ChangeStep::Reach, serial));
-                self.on.changes.set_step(Changing::Volume(volume), step);
-            }
-            What::Close => {
-                self.on.changes.set_step(Changing::Volume(volume), None);
-                let it = &mut self.volumes[usize::from(volume)];
-                it.leave();
-            }
-            What::ForgetVolume => {
-                self.volumes[usize::from(volume)].fail_waits(&mut self.on.ios, now_ns);
-                let step = Some((ChangeStep::Forget, serial));
-                self.on.changes.set_step(Changing::Volume(volume), step);
-            }
-            _ => {
-                if let Some(number) = self.number(volume, path) {
-                    self.obey_with(number, &what, serial, now_ns);
-                }
-            }
-        }
-    }
-
+impl Sessions<'_> {
     /// An order that is about a path which is there.
     fn obey_with(&mut self, number: usize, what: &What, serial: u32, now_ns: u64) {
-        let (volume, index) = (self.paths[number].volume, self.paths[number].index);
+        let index = self.paths[number].index;
         let (to, step) = match what {
             What::Use | What::Restore => (AdminState::Enabled, None),
             What::Drain => (AdminState::Draining, Some(ChangeStep::Drain)),
@@ -158,12 +117,12 @@ impl HostEngine {
             self.paths[number].admin_state(),
             AdminState::Enabled | AdminState::Failed | AdminState::GivenUp
         );
-        self.head(number).set_draining(index, drains);
+        self.volume.head.set_draining(index, drains);
         match what {
             What::Use | What::Restore => {
                 self.paths[number].cache.flushed_to_leave = false;
                 if let What::Restore = what {
-                    self.head(number).restored(index, now_ns);
+                    self.volume.head.restored(index, now_ns);
                 }
                 self.resume(number, now_ns);
             }
@@ -176,7 +135,7 @@ impl HostEngine {
             What::Fail if is_device(&self.paths[number].kind) => self.lose(number, None, now_ns),
             What::Leave => {
                 self.paths[number].bar();
-                self.io(volume).path_leaves(now_ns);
+                self.io().path_leaves(now_ns);
             }
             What::CloseQueue(flushed) => {
                 self.paths[number].cache.flushed_to_leave = *flushed;
@@ -187,15 +146,14 @@ impl HostEngine {
             What::Forget(true) => self.is_covered(number, now_ns),
             _ => {}
         }
-        self.io(volume).release(now_ns);
+        self.io().release(now_ns);
     }
 
     /// What all cores wrote on a path is flushed, also if this one has lost it meanwhile.
     fn is_covered(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         path.cache.settle();
-        let volume = path.volume;
-        self.io(volume).release_flushes(now_ns);
+        self.io().release_flushes(now_ns);
     }
 
     /// A path may be used again.
@@ -214,6 +172,139 @@ impl HostEngine {
         } else if path.session.retry_ns().is_some() {
             path.session.enter(SessionState::Backoff { at_ns: now_ns });
             self.on.out.wake_by(now_ns);
+        }
+    }
+
+    /// Does what core 0 wants done with a path, if that can be done now. Then returns whether the
+    /// path had acknowledged writes that were never flushed.
+    fn take_path_step(&mut self, number: usize, step: ChangeStep, now_ns: u64) -> Option<bool> {
+        let path = &mut self.paths[number];
+        if step == ChangeStep::CloseQueue && !path.is_over() && path.lane.is_empty() {
+            self.close_drained(number, now_ns);
+        }
+        let flushes = step == ChangeStep::Drain && self.flushes_for_core_0(number, now_ns);
+        let path = &self.paths[number];
+        let done = match step {
+            ChangeStep::Drain if flushes => false,
+            ChangeStep::Reach => path.is_live(),
+            ChangeStep::Drain => !path.is_live() || path.lane.is_empty(),
+            ChangeStep::CloseQueue => path.is_over() && path.session.queue.is_none(),
+            ChangeStep::Forget => self.at(number).is_forgettable(self.on.settings.core),
+        };
+        if !done {
+            return None;
+        }
+        let unflushed = path.is_unflushed() || self.at(number).leaves_early();
+        self.on.changes.set_step(Changing::Path(number), None);
+        if step == ChangeStep::Forget {
+            self.forget(number, now_ns);
+        }
+        Some(unflushed)
+    }
+
+    /// Closes a drained path. This is not a path loss, so no event is reported.
+    fn close_drained(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        let before = path.session.leave();
+        let index = path.index;
+        self.volume.stop_asking(&before, &mut self.on.out);
+        self.volume.head.lose(index);
+        self.paths[number]
+            .session
+            .close(Role::Io, false, &mut self.on.out, now_ns);
+        self.reconsider(now_ns);
+    }
+
+    /// A path has left: others were perhaps not used only for the size that it showed (T33). Core 0
+    /// asks what they show now. The other cores have it asked again: what it heard before they let
+    /// go of the path they have compared with that one.
+    fn reconsider(&mut self, now_ns: u64) {
+        if self.on.settings.core == 0 {
+            return self.read_again(now_ns);
+        }
+        for index in self.volume.indexes() {
+            if let Some(number) = self.volume.number(index)
+                && self.volume.head.is_stale(index)
+            {
+                let (path, mut on) = self.path(number);
+                path.doubt(Doubt::Namespace, &mut on, now_ns);
+            }
+        }
+    }
+
+    /// Nothing refers to a path any more: its place is free on this core.
+    fn forget(&mut self, number: usize, now_ns: u64) {
+        let path = &self.paths[number];
+        let (volume, index) = (path.volume, path.index);
+        // Where nobody has said yet whether there were any, there may have been.
+        let lost = self.at(number).is_doubtful();
+        let early = self.at(number).leaves_early();
+        let it = &mut *self.volume;
+        let line = |why| report::line(&it.name, path, self.on.settings.core, why);
+        if lost {
+            if it.is_leaving() {
+                let left = line(report::left_unflushed(path));
+                self.on.out.report(HostEvent::Unflushed(volume, left));
+            }
+            let line = line(report::unflushed(path));
+            it.fail_next_flush(line, &mut self.on.out);
+        } else if early {
+            it.losses.note_before_claim(line(report::LEFT_EARLY));
+        }
+        let it = &mut *self.volume;
+        it.head.forget(index);
+        it.places[usize::from(index.0)] = VACANT;
+        self.paths[number] = Path::vacant(number);
+        let it = &mut *self.volume;
+        it.settle(self.paths, &mut self.on.out);
+        self.io().release_flushes(now_ns);
+        let it = &mut *self.volume;
+        it.report_all_paths_down(self.paths, self.on.shutdown.is_closing(), &mut self.on.out);
+    }
+}
+
+impl HostEngine {
+    /// Does what core 0 says, or takes note of it.
+    pub(super) fn obey(&mut self, order: Order, now_ns: u64) {
+        let Order {
+            serial,
+            volume,
+            path,
+            what,
+        } = order;
+        match what {
+            What::Join(place, config) => {
+                self.join(volume, path, place as usize, *config);
+                let step = Some((ChangeStep::Reach, serial));
+                self.on
+                    .changes
+                    .set_step(Changing::Path(place as usize), step);
+                if self.started {
+                    self.sessions_of(place as usize)
+                        .begin(place as usize, now_ns);
+                }
+            }
+            What::Open(config, places) => {
+                self.open_volume(volume, *config, &places, now_ns);
+                let step = Some((ChangeStep::Reach, serial));
+                self.on.changes.set_step(Changing::Volume(volume), step);
+            }
+            What::Close => {
+                self.on.changes.set_step(Changing::Volume(volume), None);
+                let it = &mut self.volumes[usize::from(volume)];
+                it.leave();
+            }
+            What::ForgetVolume => {
+                self.volumes[usize::from(volume)].fail_waits(&mut self.on.ios, now_ns);
+                let step = Some((ChangeStep::Forget, serial));
+                self.on.changes.set_step(Changing::Volume(volume), step);
+            }
+            _ => {
+                if let Some(number) = self.number(volume, path) {
+                    self.sessions_of(number)
+                        .obey_with(number, &what, serial, now_ns);
+                }
+            }
         }
     }
 
@@ -267,7 +358,8 @@ impl HostEngine {
         for ((index, path), &place) in numbers.into_iter().zip(paths).zip(places) {
             self.settle_in(volume, index, place as usize, path);
             if self.started {
-                self.begin(place as usize, now_ns);
+                self.sessions_of(place as usize)
+                    .begin(place as usize, now_ns);
             }
         }
     }
@@ -278,7 +370,9 @@ impl HostEngine {
         let mut any = false;
         for (of, step, serial) in self.on.changes.steps() {
             let unflushed = match of {
-                Changing::Path(number) => self.take_path_step(number, step, now_ns),
+                Changing::Path(number) => self
+                    .sessions_of(number)
+                    .take_path_step(number, step, now_ns),
                 Changing::Volume(volume) => self.take_volume_step(volume, step).then_some(false),
             };
             if let Some(unflushed) = unflushed {
@@ -308,93 +402,6 @@ impl HostEngine {
             }
         }
         done
-    }
-
-    /// Does what core 0 wants done with a path, if that can be done now. Then returns whether the
-    /// path had acknowledged writes that were never flushed.
-    fn take_path_step(&mut self, number: usize, step: ChangeStep, now_ns: u64) -> Option<bool> {
-        let path = &mut self.paths[number];
-        if step == ChangeStep::CloseQueue && !path.is_over() && path.lane.is_empty() {
-            self.close_drained(number, now_ns);
-        }
-        let flushes = step == ChangeStep::Drain && self.flushes_for_core_0(number, now_ns);
-        let path = &self.paths[number];
-        let done = match step {
-            ChangeStep::Drain if flushes => false,
-            ChangeStep::Reach => path.is_live(),
-            ChangeStep::Drain => !path.is_live() || path.lane.is_empty(),
-            ChangeStep::CloseQueue => path.is_over() && path.session.queue.is_none(),
-            ChangeStep::Forget => self.at(number).is_forgettable(self.on.settings.core),
-        };
-        if !done {
-            return None;
-        }
-        let unflushed = path.is_unflushed() || self.at(number).leaves_early();
-        self.on.changes.set_step(Changing::Path(number), None);
-        if step == ChangeStep::Forget {
-            self.forget(number, now_ns);
-        }
-        Some(unflushed)
-    }
-
-    /// Closes a drained path. This is not a path loss, so no event is reported.
-    fn close_drained(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
-        let before = path.session.leave();
-        let (volume, index) = (path.volume, path.index);
-        self.volumes[usize::from(volume)].stop_asking(&before, &mut self.on.out);
-        self.head(number).lose(index);
-        self.paths[number]
-            .session
-            .close(Role::Io, false, &mut self.on.out, now_ns);
-        self.reconsider(volume, now_ns);
-    }
-
-    /// A path has left: others were perhaps not used only for the size that it showed (T33). Core 0
-    /// asks what they show now. The other cores have it asked again: what it heard before they let
-    /// go of the path they have compared with that one.
-    fn reconsider(&mut self, volume: u16, now_ns: u64) {
-        if self.on.settings.core == 0 {
-            return self.read_again(volume, now_ns);
-        }
-        for index in self.indexes(volume) {
-            if let Some(number) = self.number(volume, index)
-                && self.head(number).is_stale(index)
-            {
-                let (path, mut on) = self.path(number);
-                path.doubt(Doubt::Namespace, &mut on, now_ns);
-            }
-        }
-    }
-
-    /// Nothing refers to a path any more: its place is free on this core.
-    fn forget(&mut self, number: usize, now_ns: u64) {
-        let path = &self.paths[number];
-        let (volume, index) = (path.volume, path.index);
-        // Where nobody has said yet whether there were any, there may have been.
-        let lost = self.at(number).is_doubtful();
-        let early = self.at(number).leaves_early();
-        let it = &mut self.volumes[usize::from(volume)];
-        let line = |why| report::line(&it.name, path, self.on.settings.core, why);
-        if lost {
-            if it.is_leaving() {
-                let left = line(report::left_unflushed(path));
-                self.on.out.report(HostEvent::Unflushed(volume, left));
-            }
-            let line = line(report::unflushed(path));
-            it.fail_next_flush(line, &mut self.on.out);
-        } else if early {
-            it.losses.note_before_claim(line(report::LEFT_EARLY));
-        }
-        let it = &mut self.volumes[usize::from(volume)];
-        it.head.forget(index);
-        it.places[usize::from(index.0)] = VACANT;
-        self.paths[number] = Path::vacant(number);
-        let it = &mut self.volumes[usize::from(volume)];
-        it.settle(&self.paths, &mut self.on.out);
-        self.io(volume).release_flushes(now_ns);
-        let it = &mut self.volumes[usize::from(volume)];
-        it.report_all_paths_down(&self.paths, self.on.shutdown.is_closing(), &mut self.on.out);
     }
 }
 

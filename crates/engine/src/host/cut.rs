@@ -44,7 +44,7 @@ impl HostEngine {
         for number in 0..self.paths.len() {
             let path = &self.paths[number];
             if path.volume == volume && path.is_live() {
-                self.lose(number, Some(why), now_ns);
+                self.sessions_of(number).lose(number, Some(why), now_ns);
             }
         }
         let mut io = self.io(volume);

@@ -109,7 +109,7 @@ impl HostEngine {
             }
             *bytes = size;
             if let Some(shown) = shown(&path.kind).filter(|_| live) {
-                self.changed(number, shown, now_ns);
+                self.sessions_of(number).changed(number, shown, now_ns);
             }
         }
     }

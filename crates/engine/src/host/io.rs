@@ -12,6 +12,7 @@ use super::loss::{is_let_go, let_go_of};
 use super::outbox::Outbox;
 use super::path::{Path, Target};
 use super::probation::is_timed;
+use super::session::Sessions;
 use super::types::{Doubt, Hints, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, Ready, Shared, WriteFailover, device, report, status};
@@ -99,6 +100,27 @@ impl Path {
     }
 }
 
+impl Sessions<'_> {
+    /// A device that has ended all that it was given up for may be asked again, if it says so.
+    #[inline]
+    pub(super) fn revive(&mut self, number: usize, now_ns: u64) {
+        if self.paths[number].is_over() {
+            self.revive_lost(number, now_ns);
+        }
+    }
+
+    #[cold]
+    fn revive_lost(&mut self, number: usize, now_ns: u64) {
+        let path = &self.paths[number];
+        let ended = path.lane.is_empty() && path.cache.abandoned_flushes.is_empty();
+        let returns = ended && !path.letting_go && path.admin_state().returns();
+        if returns && self.at(number).recovers() {
+            self.paths[number].session.enter(SessionState::Idle);
+            self.live(number, now_ns);
+        }
+    }
+}
+
 impl HostEngine {
     /// Takes one I/O. Its end is a [`HostEvent::Done`](super::HostEvent::Done), also when it fails
     /// at once; until then the engine owns the bytes of `io.span`.
@@ -137,7 +159,7 @@ impl HostEngine {
         let Some(index) = self.on.ios.find(id) else {
             if let Some(number) = let_go_of(&self.paths, id) {
                 self.paths[number].letting_go = false;
-                return self.revive(number, now_ns);
+                return self.sessions_of(number).revive(number, now_ns);
             }
             if is_final_flush(id) && !is_let_go(id) {
                 final_flush_ended(&mut self.paths, id, end.is_ok());
@@ -166,30 +188,11 @@ impl HostEngine {
             self.on.ios.get_mut(index).history.attempt = AttemptEnd::NoRoom;
         }
         if device::is_gone(end) {
-            self.vanished(number, now_ns);
+            self.sessions_of(number).vanished(number, now_ns);
         }
         self.io_of(number)
             .finish(number, index, outcome, true, now_ns);
-        self.revive(number, now_ns);
-    }
-
-    /// A device that has ended all that it was given up for may be asked again, if it says so.
-    #[inline]
-    pub(super) fn revive(&mut self, number: usize, now_ns: u64) {
-        if self.paths[number].is_over() {
-            self.revive_lost(number, now_ns);
-        }
-    }
-
-    #[cold]
-    fn revive_lost(&mut self, number: usize, now_ns: u64) {
-        let path = &self.paths[number];
-        let ended = path.lane.is_empty() && path.cache.abandoned_flushes.is_empty();
-        let returns = ended && !path.letting_go && path.admin_state().returns();
-        if returns && self.at(number).recovers() {
-            self.paths[number].session.enter(SessionState::Idle);
-            self.live(number, now_ns);
-        }
+        self.sessions_of(number).revive(number, now_ns);
     }
 
     /// A request that no slot knows has ended: a flush that the device had when it was given up.
@@ -209,7 +212,7 @@ impl HostEngine {
         if !outcome.is_done() && !outcome.is_path_error() {
             self.io_of(number).unowned_flush_failed(number, now_ns);
         }
-        self.revive(number, now_ns);
+        self.sessions_of(number).revive(number, now_ns);
     }
 }
 

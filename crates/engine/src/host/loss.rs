@@ -8,9 +8,10 @@ use super::connections::{Link, Role, SessionState};
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
 use super::pending_change::{ChangeStep, Changing};
+use super::report;
+use super::session::Sessions;
 use super::types::{HostEvent, PathKind};
 use super::volumes::Volume;
-use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
 use multipath::Head;
 use multipath::health::Why;
@@ -47,12 +48,12 @@ impl Path {
     }
 }
 
-impl HostEngine {
+impl Sessions<'_> {
     /// Ends a path for the reason `why` (`None`: it was reported elsewhere); nothing more happens
     /// if it was lost before.
     pub(super) fn lose(&mut self, number: usize, why: Option<&str>, now_ns: u64) {
         let path = &self.paths[number];
-        let volume = &self.volumes[usize::from(path.volume)];
+        let volume = &*self.volume;
         let renewal = path.is_renewal(volume, &self.on.ios);
         self.lose_for(number, why, renewal, now_ns);
     }
@@ -102,7 +103,7 @@ impl HostEngine {
         }
         let own = why.is_some() && on.volume.recovery.enabled;
         path.report_loss(own, renewal, on.settings, on.out);
-        let mut io = self.io(volume);
+        let mut io = self.io();
         io.fail_waiting(number, now_ns);
         io.volume.fence_in_flight(&mut io.on.ios, &io.paths[number]);
         io.abandon_flushes(number, now_ns);
@@ -119,12 +120,12 @@ impl HostEngine {
                 path.session.close(role, true, on.out, now_ns);
             }
         }
-        let it = &mut self.volumes[usize::from(volume)];
-        it.settle(&self.paths, &mut self.on.out);
-        self.read_again(volume, now_ns);
-        let it = &mut self.volumes[usize::from(volume)];
-        it.report_all_paths_down(&self.paths, self.on.shutdown.is_closing(), &mut self.on.out);
-        self.take_turns(volume, now_ns);
+        let it = &mut *self.volume;
+        it.settle(self.paths, &mut self.on.out);
+        self.read_again(now_ns);
+        let it = &mut *self.volume;
+        it.report_all_paths_down(self.paths, self.on.shutdown.is_closing(), &mut self.on.out);
+        self.take_turns(now_ns);
         self.gone(number, now_ns);
     }
 
@@ -134,7 +135,7 @@ impl HostEngine {
     pub(super) fn vanished(&mut self, number: usize, now_ns: u64) {
         if matches!(self.paths[number].kind, PathKind::Passthrough { .. }) {
             self.lose(number, Some(report::VANISHED), now_ns);
-            self.io_of(number).given_up(number, now_ns);
+            self.io().given_up(number, now_ns);
         }
     }
 
@@ -154,7 +155,7 @@ impl HostEngine {
             Role::Admin => {
                 self.paths[number].session.admin = None;
                 let path = &self.paths[number];
-                let volume = &mut self.volumes[usize::from(path.volume)];
+                let volume = &mut *self.volume;
                 volume.set_resetting(path.index, None, &mut self.on.out);
             }
             Role::Io => {
@@ -163,7 +164,7 @@ impl HostEngine {
                 }
                 self.drain_queue(number, now_ns);
                 self.paths[number].session.queue = None;
-                self.io_of(number).fail_waiting(number, now_ns);
+                self.io().fail_waiting(number, now_ns);
             }
         }
         self.gone(number, now_ns);
@@ -171,9 +172,6 @@ impl HostEngine {
 
     /// The time-outs of one path.
     pub(super) fn path_timeout(&mut self, number: usize, now_ns: u64) {
-        if self.paths[number].is_vacant() {
-            return; // a place without a path has no time-outs
-        }
         self.retry(number, now_ns);
         for role in Role::ALL {
             match self.paths[number].session.link(role) {

@@ -25,6 +25,7 @@ use super::connections::{Role, SessionState};
 use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::Path;
+use super::session::Sessions;
 use super::session::namespace;
 use super::types::{Bar, HostEvent, Mark, PathFacts};
 use super::volumes::{LegRole, PathInVolume, Volume};
@@ -235,6 +236,59 @@ impl VolumeIo<'_> {
     }
 }
 
+impl Sessions<'_> {
+    /// Core 0: a controller is known; its queues are opened when it is its turn and once its bound
+    /// is marked.
+    pub(super) fn find_or_ask(&mut self, number: usize, mut it: Box<Unmarked>, now_ns: u64) {
+        if self.at(number).awaits_turn() {
+            self.paths[number]
+                .session
+                .enter(SessionState::CheckingOthers(it));
+            return;
+        }
+        let Some((serial, bound_ns)) = self
+            .at(number)
+            .volume
+            .unmarked_ns(self.on.settings.kato_ms, &it)
+        else {
+            if it.asked {
+                self.volume.end_mark(it.facts.path, &mut self.on.out);
+            }
+            return self.found(it.facts, now_ns);
+        };
+        if !it.asked {
+            it.asked = true;
+            let path = &self.paths[number];
+            self.on.out.report(HostEvent::Mark(Mark {
+                volume: path.volume,
+                serial,
+                path: path.index,
+                bound_ns,
+                namespace: Box::new(it.namespace()),
+            }));
+        }
+        self.paths[number]
+            .session
+            .enter(SessionState::CheckingOthers(it));
+    }
+
+    /// Core 0: a path of a volume was found, is lost, or is marked: those behind it may have their
+    /// turn.
+    pub(super) fn take_turns(&mut self, now_ns: u64) {
+        for path in self.volume.indexes() {
+            // What was put aside of a path is looked at again.
+            if let Some(number) = self.volume.number(path)
+                && self.paths[number].session.is_open(Role::Admin)
+                && let Some(it) = self.paths[number].session.look_again()
+            {
+                self.find_or_ask(number, it, now_ns);
+            }
+        }
+        let it = &mut *self.volume;
+        it.report_refusal(self.paths, &mut self.on.out);
+    }
+}
+
 impl HostEngine {
     /// A mirror is ours. It had another owner, here or on another host, that didn't stop in order
     /// if it is `unclean`: controllers of its legs may have in their caches what that one
@@ -260,65 +314,13 @@ impl HostEngine {
         }
     }
 
-    /// Core 0: a controller is known; its queues are opened when it is its turn and once its bound
-    /// is marked.
-    pub(super) fn find_or_ask(&mut self, number: usize, mut it: Box<Unmarked>, now_ns: u64) {
-        if self.at(number).awaits_turn() {
-            self.paths[number]
-                .session
-                .enter(SessionState::CheckingOthers(it));
-            return;
-        }
-        let Some((serial, bound_ns)) = self
-            .at(number)
-            .volume
-            .unmarked_ns(self.on.settings.kato_ms, &it)
-        else {
-            if it.asked {
-                let volume = &self.volumes[usize::from(it.facts.volume)];
-                volume.end_mark(it.facts.path, &mut self.on.out);
-            }
-            return self.found(it.facts, now_ns);
-        };
-        if !it.asked {
-            it.asked = true;
-            let path = &self.paths[number];
-            self.on.out.report(HostEvent::Mark(Mark {
-                volume: path.volume,
-                serial,
-                path: path.index,
-                bound_ns,
-                namespace: Box::new(it.namespace()),
-            }));
-        }
-        self.paths[number]
-            .session
-            .enter(SessionState::CheckingOthers(it));
-    }
-
-    /// Core 0: a path of a volume was found, is lost, or is marked: those behind it may have their
-    /// turn.
-    pub(super) fn take_turns(&mut self, volume: u16, now_ns: u64) {
-        for path in self.indexes(volume) {
-            // What was put aside of a path is looked at again.
-            if let Some(number) = self.number(volume, path)
-                && self.paths[number].session.is_open(Role::Admin)
-                && let Some(it) = self.paths[number].session.look_again()
-            {
-                self.find_or_ask(number, it, now_ns);
-            }
-        }
-        let it = &mut self.volumes[usize::from(volume)];
-        it.report_refusal(&self.paths, &mut self.on.out);
-    }
-
     /// Core 0: a mark is durable.
     pub(super) fn marked(&mut self, mark: Mark, now_ns: u64) {
         let Some(it) = asking(&mut self.volumes, &mark) else {
             return; // the volume was removed, or is another one, while the mark was written
         };
         it.marks.add(mark.bound_ns, mark.namespace);
-        self.take_turns(mark.volume, now_ns);
+        self.sessions(mark.volume).take_turns(now_ns);
     }
 
     /// Core 0: the paths that show a mark's namespace are not used: they wait, or are lost.
@@ -340,11 +342,11 @@ impl HostEngine {
                 Bar::Unmarked(_) | Bar::Foreign(_) => it.bar = Some(bar.clone()),
                 Bar::Refused(why) => {
                     path.refused = true;
-                    self.lose(number, Some(why), now_ns);
+                    self.sessions_of(number).lose(number, Some(why), now_ns);
                 }
             }
         }
-        self.take_turns(mark.volume, now_ns);
+        self.sessions(mark.volume).take_turns(now_ns);
     }
 }
 

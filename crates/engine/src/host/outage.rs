@@ -23,6 +23,7 @@ use super::io::VolumeIo;
 use super::io_table::IoTable;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
+use super::session::Sessions;
 use super::types::{HostEvent, NO_PATH, PathEvent};
 use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, report};
@@ -246,6 +247,22 @@ impl VolumeIo<'_> {
     }
 }
 
+impl Sessions<'_> {
+    /// Core 0: a lost path was tried for long enough.
+    pub(super) fn give_up_path(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        path.session
+            .enter(SessionState::Backoff { at_ns: u64::MAX });
+        let volume = path.volume;
+        let it = &*self.volume;
+        let why = report::given_up(&it.name, &path.uri, it.recovery.ctrl_loss_ns);
+        let line = report::line(&it.name, path, 0, &why);
+        self.on.out.report(HostEvent::Failed(volume, line));
+        self.on.out.publish(path.news(PathEvent::GivenUp));
+        self.io().given_up(number, now_ns);
+    }
+}
+
 impl HostEngine {
     /// Notes which volumes have lost their last usable path, or have one again; once a turn.
     #[inline]
@@ -267,20 +284,6 @@ impl HostEngine {
     /// When the first volume's I/O is to fail, ns.
     pub(super) fn outages_timeout(&self) -> Option<u64> {
         self.volumes.iter().filter_map(Volume::outage_timeout).min()
-    }
-
-    /// Core 0: a lost path was tried for long enough.
-    pub(super) fn give_up_path(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
-        path.session
-            .enter(SessionState::Backoff { at_ns: u64::MAX });
-        let volume = path.volume;
-        let it = &self.volumes[usize::from(volume)];
-        let why = report::given_up(&it.name, &path.uri, it.recovery.ctrl_loss_ns);
-        let line = report::line(&it.name, path, 0, &why);
-        self.on.out.report(HostEvent::Failed(volume, line));
-        self.on.out.publish(path.news(PathEvent::GivenUp));
-        self.io(volume).given_up(number, now_ns);
     }
 }
 

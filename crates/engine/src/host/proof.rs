@@ -20,13 +20,14 @@
 //! # Limits
 //! A controller that says RDY = 0 and executes writes later than that breaks Base 2.0, 3.7.2; what
 //! it overwrites is lost, and nothing here can know.
+use super::WriteFailover;
 use super::connections::Role;
 use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::Path;
+use super::session::Sessions;
 use super::types::{PathEvent, PathKind, PathNews};
 use super::volumes::{PathContext, PathInVolume, Volume};
-use super::{HostEngine, WriteFailover};
 use policy::PathIndex;
 
 impl PathInVolume<'_> {
@@ -113,12 +114,12 @@ impl VolumeIo<'_> {
     }
 }
 
-impl HostEngine {
+impl Sessions<'_> {
     /// Core 0: the controller of a path has been reset.
     pub(super) fn was_reset(&mut self, number: usize, now_ns: u64) {
         let path = &self.paths[number];
         self.on.out.publish(path.news(PathEvent::Reset));
-        self.io_of(number).proved(number, now_ns);
+        self.io().proved(number, now_ns);
         // Nothing that it could still say is of interest.
         self.paths[number]
             .session

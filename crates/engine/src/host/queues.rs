@@ -12,9 +12,10 @@
 //! An engine that does not recover paths measures: there fewer queues than cores are refused.
 use super::cache::FinalFlush;
 use super::path::{AdminState, Path};
+use super::report;
+use super::session::Sessions;
 use super::types::PathEvent;
 use super::volumes::{PathContext, PathInVolume, Volume};
-use super::{HostEngine, report};
 use alloc::string::String;
 use multipath::health::Why;
 
@@ -101,7 +102,7 @@ impl PathInVolume<'_> {
     }
 }
 
-impl HostEngine {
+impl Sessions<'_> {
     /// A path is live whose queues are other cores'. What this core had acknowledged there is known
     /// to them since the path was lost, and their flushes cover it.
     pub(super) fn live_without_queue(&mut self, number: usize, now_ns: u64) {

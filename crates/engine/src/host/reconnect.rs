@@ -13,6 +13,7 @@ use super::abort::CommandId;
 use super::connections::{LossReport, Role, SessionState};
 use super::outbox::Outbox;
 use super::path::Path;
+use super::session::Sessions;
 use super::types::{
     Disconnected, Doubt, HostConfig, HostEvent, PathEvent, PathNews, ReconnectWait,
 };
@@ -107,24 +108,9 @@ impl PathInVolume<'_> {
     }
 }
 
-impl HostEngine {
-    /// News from another core.
-    pub(super) fn news(&mut self, news: PathNews, now_ns: u64) {
-        match news {
-            PathNews::Order(order) => self.obey(*order, now_ns),
-            PathNews::Done { serial, unflushed } => self.on.changes.step_done(serial, unflushed),
-            PathNews::Found(facts) => self.found(facts, now_ns),
-            PathNews::Of(volume, path, event) => {
-                // Else the path has left on this core while the news was under way.
-                if let Some(number) = self.number(volume, path) {
-                    self.handle_path_event(number, event, now_ns);
-                }
-            }
-        }
-    }
-
+impl Sessions<'_> {
     /// What another core says of a path.
-    fn handle_path_event(&mut self, number: usize, event: PathEvent, now_ns: u64) {
+    pub(super) fn handle_path_event(&mut self, number: usize, event: PathEvent, now_ns: u64) {
         match event {
             PathEvent::Lost { renewal } => {
                 self.paths[number].session.comeback.report = LossReport::Due;
@@ -136,19 +122,19 @@ impl HostEngine {
                 let (path, mut on) = self.path(number);
                 path.doubt(what, &mut on, now_ns);
             }
-            PathEvent::Sick(why) => self.io_of(number).sick_elsewhere(number, why, now_ns),
-            PathEvent::Reset => self.io_of(number).proved(number, now_ns),
+            PathEvent::Sick(why) => self.io().sick_elsewhere(number, why, now_ns),
+            PathEvent::Reset => self.io().proved(number, now_ns),
             PathEvent::Abort { sqid, cid, probe } => {
                 let (path, mut on) = self.path(number);
                 let command = CommandId { sqid, cid };
                 if path.abort_asked(command, probe, &mut on, now_ns) {
-                    self.io_of(number).refill(number, now_ns);
+                    self.io().refill(number, now_ns);
                 }
             }
             PathEvent::Aborted { sqid, cid, aborted } => {
                 let (path, mut on) = self.path(number);
                 if sqid == path.known.qid && path.abort_ended(cid, aborted, &mut on, now_ns) {
-                    self.io_of(number).refill(number, now_ns);
+                    self.io().refill(number, now_ns);
                 }
             }
             PathEvent::AskExtent {
@@ -159,12 +145,11 @@ impl HostEngine {
             PathEvent::Extent { token, found } => {
                 self.paths[number].extent_answered(token, found, &mut self.on.out);
             }
-            PathEvent::GivenUp => self.io_of(number).given_up(number, now_ns),
+            PathEvent::GivenUp => self.io().given_up(number, now_ns),
             PathEvent::Paused(until_ns) => self.paths[number].pause(until_ns, &mut self.on.out),
-            PathEvent::Flushed => self.io_of(number).flushed_elsewhere(number, now_ns),
+            PathEvent::Flushed => self.io().flushed_elsewhere(number, now_ns),
             PathEvent::FlushFailed(core) => {
-                self.io_of(number)
-                    .flush_failed_elsewhere(number, core, now_ns);
+                self.io().flush_failed_elsewhere(number, core, now_ns);
             }
             PathEvent::Resetting(until_ns) => {
                 let (path, on) = self.path(number);
@@ -184,7 +169,7 @@ impl HostEngine {
                 let was_awaited = path.cache.end_reports();
                 path.begin_bound(since_ns, &mut on);
                 if was_awaited {
-                    self.io_of(number).release_flushes(now_ns);
+                    self.io().release_flushes(now_ns);
                 }
             }
         }
@@ -192,7 +177,7 @@ impl HostEngine {
 
     /// A connection of a lost path is over, perhaps the last one.
     pub(super) fn gone(&mut self, number: usize, now_ns: u64) {
-        let recovery = self.volumes[usize::from(self.paths[number].volume)].recovery;
+        let recovery = self.volume.recovery;
         let (core, cores) = (self.on.settings.core, self.on.settings.cores);
         let path = &mut self.paths[number];
         if !path.is_over()
@@ -254,7 +239,7 @@ impl HostEngine {
     /// It is known of a lost path whether any core had unflushed writes there.
     fn reports_complete(&mut self, number: usize, now_ns: u64) {
         if self.paths[number].cache.end_reports() {
-            self.io_of(number).release_flushes(now_ns);
+            self.io().release_flushes(now_ns);
         }
     }
 
@@ -273,6 +258,29 @@ impl HostEngine {
             self.give_up_path(number, now_ns);
         } else {
             self.paths[number].learn(&self.on.settings, &mut self.on.out, now_ns);
+        }
+    }
+}
+
+impl HostEngine {
+    /// News from another core.
+    pub(super) fn news(&mut self, news: PathNews, now_ns: u64) {
+        match news {
+            PathNews::Order(order) => self.obey(*order, now_ns),
+            PathNews::Done { serial, unflushed } => self.on.changes.step_done(serial, unflushed),
+            PathNews::Found(facts) => {
+                // Else the path's volume has left on this core.
+                if usize::from(facts.volume) < self.volumes.len() {
+                    self.sessions(facts.volume).found(facts, now_ns);
+                }
+            }
+            PathNews::Of(volume, path, event) => {
+                // Else the path has left on this core while the news was under way.
+                if let Some(number) = self.number(volume, path) {
+                    self.sessions_of(number)
+                        .handle_path_event(number, event, now_ns);
+                }
+            }
         }
     }
 

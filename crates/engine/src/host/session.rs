@@ -7,6 +7,7 @@
 use super::abort::CommandId;
 use super::connections::{LossReport, Role, SessionState};
 use super::device_errors::compare_anew;
+use super::io::VolumeIo;
 use super::io_table::whole_max;
 use super::mark::Unmarked;
 use super::outbox::Outbox;
@@ -14,7 +15,7 @@ use super::path::{Path, Target};
 use super::recovery::WriteFailover;
 use super::types::{HostConfig, HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
 use super::volumes::{PathContext, PathInVolume, Volume};
-use super::{HostEngine, Ready, device, report};
+use super::{HostEngine, Ready, Shared, device, report};
 use crate::limits::{BUFFER_MAX, IO_BYTES_MAX};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -183,10 +184,9 @@ impl Volume {
 
 impl PathInVolume<'_> {
     /// Why what it shows can't be beside another volume's paths (T31).
-    fn foreign(&self, volumes: &[Volume], shown: &Shown) -> Option<String> {
-        let own = self.path.volume;
+    fn foreign(&self, others: [&[Volume]; 2], shown: &Shown) -> Option<String> {
         let is_driven = |path: usize| self.paths[path].kind.device().is_some();
-        for it in volumes.iter().filter(|it| it.number != own) {
+        for it in others.into_iter().flatten() {
             for (there, other) in it.head.admitted() {
                 // The number of a controller that is gone may be in use again.
                 let gone = |why: &Conflict| matches!(why, Conflict::Controller(_));
@@ -204,26 +204,48 @@ impl PathInVolume<'_> {
     }
 }
 
-impl HostEngine {
-    /// Begins with all paths; once.
-    #[cold]
-    pub(super) fn start(&mut self, now_ns: u64) {
-        if self.on.shutdown.is_closing() {
-            return;
+/// The paths of one volume on this core: what opens, identifies and closes their connections.
+pub(super) struct Sessions<'a> {
+    pub(super) volume: &'a mut Volume,
+    /// The core's other volumes: no path is of two (T31).
+    pub(super) others: [&'a [Volume]; 2],
+    pub(super) paths: &'a mut [Path],
+    pub(super) on: &'a mut Shared,
+}
+
+impl Sessions<'_> {
+    /// The I/O of the volume.
+    pub(super) fn io(&mut self) -> VolumeIo<'_> {
+        VolumeIo {
+            volume: self.volume,
+            paths: self.paths,
+            on: self.on,
         }
-        for volume in &mut self.volumes {
-            volume.shut_gate(&mut self.on.out, now_ns);
+    }
+
+    /// Path `number` in its volume.
+    pub(super) fn at(&self, number: usize) -> PathInVolume<'_> {
+        PathInVolume {
+            path: &self.paths[number],
+            volume: self.volume,
+            paths: self.paths,
         }
-        for number in 0..self.paths.len() {
-            if !self.paths[number].is_vacant() {
-                self.begin(number, now_ns);
-            }
-        }
+    }
+
+    /// Path `number`, and what it works with.
+    pub(super) fn path(&mut self, number: usize) -> (&mut Path, PathContext<'_>) {
+        let context = PathContext {
+            volume: self.volume,
+            ios: &mut self.on.ios,
+            settings: &self.on.settings,
+            out: &mut self.on.out,
+        };
+        (&mut self.paths[number], context)
     }
 
     /// Begins with one path.
     pub(super) fn begin(&mut self, number: usize, now_ns: u64) {
-        let it = &self.volumes[usize::from(self.paths[number].volume)];
+        let it = &*self.volume;
         if it.ready.is_none() && it.inherits() {
             self.paths[number].cache.inherit();
         } else {
@@ -280,7 +302,7 @@ impl HostEngine {
                     let (path, mut on) = self.path(number);
                     let command = CommandId { sqid, cid };
                     if path.abort_answered(command, aborted, &mut on, now_ns) {
-                        self.io_of(number).refill(number, now_ns);
+                        self.io().refill(number, now_ns);
                     }
                 }
                 Some(AdminEvent::Allocated { token, found }) => {
@@ -300,7 +322,7 @@ impl HostEngine {
             return false; // it is a device's, or its connection is over
         }
         let mut any = false;
-        while let Some(event) = self.io_of(number).end_commands(number, &mut any, now_ns) {
+        while let Some(event) = self.io().end_commands(number, &mut any, now_ns) {
             match event {
                 Ok(()) => self.live(number, now_ns),
                 Err(error) => self.gave_up(number, Role::Io, error, now_ns),
@@ -372,7 +394,7 @@ impl HostEngine {
             return match found {
                 Some(namespace) => {
                     if it.show(namespace) {
-                        let volume = &self.volumes[usize::from(it.facts.volume)];
+                        let volume = &*self.volume;
                         volume.end_mark(it.facts.path, &mut self.on.out);
                     }
                     self.find_or_ask(number, it, now_ns);
@@ -408,7 +430,7 @@ impl HostEngine {
     /// A path shows a namespace, now or now something else: from our own admin connection, or core
     /// 0's.
     pub(super) fn found(&mut self, facts: Box<PathFacts>, now_ns: u64) {
-        let Some(number) = self.number(facts.volume, facts.path) else {
+        let Some(number) = self.volume.number(facts.path) else {
             return; // core 0's news crossed with the end of the path on this core
         };
         let path = &self.paths[number];
@@ -432,7 +454,7 @@ impl HostEngine {
         } else {
             ana(namespace.ana_state)
         };
-        self.head(number).set_ana(facts.path, state);
+        self.volume.head.set_ana(facts.path, state);
         let path = &mut self.paths[number];
         path.known.target = target(&facts.controller, namespace);
         if self.on.settings.core == 0 {
@@ -440,8 +462,7 @@ impl HostEngine {
             self.on.out.publish(news);
         }
         path.known.is_read_again = false;
-        let volume = path.volume;
-        let inherits = self.volumes[usize::from(volume)].inherits();
+        let inherits = self.volume.inherits();
         if path.known.facts.is_none() && inherits {
             path.cache.inherit();
         }
@@ -449,9 +470,9 @@ impl HostEngine {
         self.on.found += 1;
         if first {
             self.connect(number, now_ns);
-            self.take_turns(volume, now_ns);
+            self.take_turns(now_ns);
         } else {
-            let mut io = self.io(volume);
+            let mut io = self.io();
             io.release(now_ns);
             io.release_flushes(now_ns);
         }
@@ -460,18 +481,16 @@ impl HostEngine {
     /// Checks a path against the other ones (T31, T33); false: it was refused.
     fn admit(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
         let index = self.paths[number].index;
-        let refused = match self.at(number).foreign(&self.volumes, &shown) {
+        let refused = match self.at(number).foreign(self.others, &shown) {
             Some(line) => line,
-            None => match self.head(number).admit(index, shown) {
+            None => match self.volume.head.admit(index, shown) {
                 Ok(()) => {
-                    let volume = self.paths[number].volume;
-                    self.volumes[usize::from(volume)].refresh(&mut self.on.out);
+                    self.volume.refresh(&mut self.on.out);
                     return true;
                 }
                 Err(refused) if refused.other == index => report::not_the_same(refused.why),
                 Err(refused) => {
-                    let volume = self.paths[number].volume;
-                    let other = &self.paths[self.volumes[usize::from(volume)].place(refused.other)];
+                    let other = &self.paths[self.volume.place(refused.other)];
                     report::refused(&other.uri, refused.why)
                 }
             },
@@ -484,12 +503,11 @@ impl HostEngine {
     /// What a path shows has changed; false: it is no longer the same namespace.
     pub(super) fn changed(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
         let index = self.paths[number].index;
-        let volume = self.paths[number].volume;
-        let refused = match self.head(number).changed(index, shown) {
+        let refused = match self.volume.head.changed(index, shown) {
             Ok(resized) => {
-                self.volumes[usize::from(volume)].refresh(&mut self.on.out);
+                self.volume.refresh(&mut self.on.out);
                 if resized {
-                    self.read_again(volume, now_ns);
+                    self.read_again(now_ns);
                 }
                 return true;
             }
@@ -506,8 +524,8 @@ impl HostEngine {
             .queue_of(self.on.settings.core, self.on.settings.cores);
         let path = &mut self.paths[number];
         path.open_queue(qid, &self.on.settings, &mut self.on.out, now_ns);
-        let (volume, index) = (usize::from(path.volume), path.index);
-        self.volumes[volume].fence.begin_association(index);
+        let index = path.index;
+        self.volume.fence.begin_association(index);
         if qid.is_none() {
             self.live_without_queue(number, now_ns);
         }
@@ -529,7 +547,7 @@ impl HostEngine {
         path.probing.stays_out &= sick.is_some();
         on.volume.report_opened(path, on.out);
         on.ios.forget_failures(path.volume, index);
-        let mut io = self.io_of(number);
+        let mut io = self.io();
         compare_anew(io.volume, io.paths, now_ns);
         io.volume.settle(io.paths, &mut io.on.out);
         io.volume.outage.note_live_path();
@@ -548,17 +566,17 @@ impl HostEngine {
 
     /// Paths that may show something else by now (T33) give back what their queues have no room
     /// for, but flushes; core 0 asks what they show.
-    pub(super) fn read_again(&mut self, volume: u16, now_ns: u64) {
+    pub(super) fn read_again(&mut self, now_ns: u64) {
         for at in 0..PATHS_MAX as u8 {
             let index = PathIndex(at);
-            let Some(number) = self.number(volume, index) else {
+            let Some(number) = self.volume.number(index) else {
                 continue; // a place without a path
             };
-            if !self.head(number).is_stale(index) {
+            if !self.volume.head.is_stale(index) {
                 continue;
             }
             if self.at(number).recovers() {
-                self.io(volume).move_waiting(number, now_ns);
+                self.io().move_waiting(number, now_ns);
             }
             let path = &mut self.paths[number];
             if let Some(admin) = &mut path.session.admin {
@@ -567,6 +585,24 @@ impl HostEngine {
                 self.on
                     .out
                     .touch(&mut self.paths[number].session, Role::Admin);
+            }
+        }
+    }
+}
+
+impl HostEngine {
+    /// Begins with all paths; once.
+    #[cold]
+    pub(super) fn start(&mut self, now_ns: u64) {
+        if self.on.shutdown.is_closing() {
+            return;
+        }
+        for volume in &mut self.volumes {
+            volume.shut_gate(&mut self.on.out, now_ns);
+        }
+        for number in 0..self.paths.len() {
+            if !self.paths[number].is_vacant() {
+                self.sessions_of(number).begin(number, now_ns);
             }
         }
     }

@@ -5,10 +5,26 @@
 use super::HostEngine;
 use super::change::What;
 use super::connections::Role;
+use super::session::Sessions;
 
 use super::pending_change::{Next, PathView, PendingChange, VolumeView};
 use super::types::HostEvent;
 use alloc::string::String;
+
+impl Sessions<'_> {
+    /// Shuts down the controller of a path whose queues are closed on all cores.
+    fn shut_down(&mut self, number: usize, now_ns: u64) {
+        let session = &mut self.paths[number].session;
+        if !session.is_open(Role::Admin) {
+            return session.close(Role::Admin, true, &mut self.on.out, now_ns);
+        }
+        session.shut_down(now_ns);
+        self.on.out.transmit(session.conn(Role::Admin));
+        self.drain_admin(number, now_ns);
+        let timeout_ns = self.paths[number].session.timeout_ns();
+        self.on.out.wake_by(timeout_ns.unwrap_or(u64::MAX));
+    }
+}
 
 impl HostEngine {
     /// Core 0: takes all changes as far as they go now; whether there was any.
@@ -82,7 +98,7 @@ impl HostEngine {
                 change.answer(Err(why), &mut self.on.out);
                 return true;
             }
-            Next::Lose(why) => self.lose(number, Some(why), now_ns),
+            Next::Lose(why) => self.sessions_of(number).lose(number, Some(why), now_ns),
             Next::Flush => match &mut self.paths[number].cache {
                 cache if cache.is_flushing() => cache.leave_final_flush(),
                 _ => {
@@ -90,7 +106,7 @@ impl HostEngine {
                 }
             },
             Next::CloseQueues(flushed) => self.order(change, What::CloseQueue(flushed), now_ns),
-            Next::ShutDown => self.shut_down(number, now_ns),
+            Next::ShutDown => self.sessions_of(number).shut_down(number, now_ns),
             Next::Forget(result) => self.order_to_forget(change, number, result, now_ns),
             Next::Freed => {
                 change.free_path(&mut self.on.out);
@@ -101,19 +117,6 @@ impl HostEngine {
             }
         }
         false
-    }
-
-    /// Shuts down the controller of a path whose queues are closed on all cores.
-    fn shut_down(&mut self, number: usize, now_ns: u64) {
-        let session = &mut self.paths[number].session;
-        if !session.is_open(Role::Admin) {
-            return session.close(Role::Admin, true, &mut self.on.out, now_ns);
-        }
-        session.shut_down(now_ns);
-        self.on.out.transmit(session.conn(Role::Admin));
-        self.drain_admin(number, now_ns);
-        let timeout_ns = self.paths[number].session.timeout_ns();
-        self.on.out.wake_by(timeout_ns.unwrap_or(u64::MAX));
     }
 
     /// Answers the change by which a path that is disconnected, or lost, leaves, and has all cores

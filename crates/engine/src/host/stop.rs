@@ -13,6 +13,7 @@ use super::connections::{Link, Role};
 use super::fence::range;
 use super::io_table::{Kind, Slot};
 use super::path::Path;
+use super::session::Sessions;
 use super::shutdown::Stage;
 use super::types::HostEvent;
 use super::volumes::PathContext;
@@ -36,6 +37,46 @@ impl Path {
             self.cache.all_flushed();
         }
         self.cache.is_flushing()
+    }
+}
+
+impl Sessions<'_> {
+    fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
+        let resetting = self.at(number).is_resetting();
+        let (path, mut on) = self.path(number);
+        let leaves = !abort && path.flush_before_close(&mut on, now_ns);
+        if leaves || path.kind.device().is_some() {
+            return;
+        }
+        if abort {
+            path.session.close(Role::Io, true, on.out, now_ns);
+            path.session.close(Role::Admin, true, on.out, now_ns);
+            return;
+        }
+        if !path.lane.is_empty() {
+            // Nobody waits for what is left: copies of reads that ended.
+            if on.ios.active() == 0 {
+                path.session.close(Role::Io, true, on.out, now_ns);
+            }
+            return;
+        }
+        if resetting && path.session.admin.is_some() {
+            return path.session.close(Role::Admin, true, on.out, now_ns);
+        }
+        let is_early = path.session.state().is_identifying();
+        match path.session.link(Role::Admin) {
+            None => path.session.close(Role::Io, false, on.out, now_ns),
+            // Nothing to shut down before the controller is ready.
+            Some(link) if is_early || matches!(link, Link::Opening { .. }) => {
+                path.session.close(Role::Admin, true, on.out, now_ns);
+            }
+            Some(_) if path.session.shut_down(now_ns) => {
+                on.out.transmit(path.session.conn(Role::Admin));
+                self.drain_admin(number, now_ns);
+            }
+            // It is under way.
+            Some(_) => {}
+        }
     }
 }
 
@@ -108,7 +149,9 @@ impl HostEngine {
         }
         let abort = self.on.shutdown.stage() == Stage::Aborting;
         for number in 0..self.paths.len() {
-            self.stop_path(number, abort, now_ns);
+            if !self.paths[number].is_vacant() {
+                self.sessions_of(number).stop_path(number, abort, now_ns);
+            }
         }
         let flushes = |path: &Path| path.cache.is_flushing() && !abort;
         let over = |path: &Path| path.session.is_disconnected() && !flushes(path);
@@ -171,47 +214,6 @@ impl HostEngine {
                 let line = on.line(path, report::left_unflushed(path));
                 on.out.report(HostEvent::Unflushed(path.volume, line));
             }
-        }
-    }
-
-    fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
-        if self.paths[number].is_vacant() {
-            return;
-        }
-        let resetting = self.at(number).is_resetting();
-        let (path, mut on) = self.path(number);
-        let leaves = !abort && path.flush_before_close(&mut on, now_ns);
-        if leaves || path.kind.device().is_some() {
-            return;
-        }
-        if abort {
-            path.session.close(Role::Io, true, on.out, now_ns);
-            path.session.close(Role::Admin, true, on.out, now_ns);
-            return;
-        }
-        if !path.lane.is_empty() {
-            // Nobody waits for what is left: copies of reads that ended.
-            if on.ios.active() == 0 {
-                path.session.close(Role::Io, true, on.out, now_ns);
-            }
-            return;
-        }
-        if resetting && path.session.admin.is_some() {
-            return path.session.close(Role::Admin, true, on.out, now_ns);
-        }
-        let is_early = path.session.state().is_identifying();
-        match path.session.link(Role::Admin) {
-            None => path.session.close(Role::Io, false, on.out, now_ns),
-            // Nothing to shut down before the controller is ready.
-            Some(link) if is_early || matches!(link, Link::Opening { .. }) => {
-                path.session.close(Role::Admin, true, on.out, now_ns);
-            }
-            Some(_) if path.session.shut_down(now_ns) => {
-                on.out.transmit(path.session.conn(Role::Admin));
-                self.drain_admin(number, now_ns);
-            }
-            // It is under way.
-            Some(_) => {}
         }
     }
 }
