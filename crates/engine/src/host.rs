@@ -102,11 +102,10 @@ use crate::machine::{Closed, ConnId, Memory, Output, Place, Send};
 use crate::scratch::Scratch;
 use alloc::vec::Vec;
 use block::IoLimits;
-use connections::Role;
+use connections::{PathSession, Role};
 use hedge::Hedger;
 use io::VolumeIo;
 use io_table::IoTable;
-use multipath::Head;
 use outbox::Outbox;
 use outputs::Outputs;
 use path::Path;
@@ -115,13 +114,11 @@ use policy::PathIndex;
 use session::Sessions;
 use shutdown::Shutdown;
 use standstill::Standstills;
-use volumes::{PathContext, PathInVolume, Ready, VACANT, Volume};
+use volumes::{Ready, Volume};
 
 /// The engine of one core. See the module's contract.
 pub struct HostEngine {
     volumes: Vec<Volume>,
-    /// Of all volumes; a path keeps its place while it lives.
-    paths: Vec<Path>,
     on: Shared,
     started: bool,
     /// Some path is to be looked at or probed, once this turn's ends of I/O were seen.
@@ -143,6 +140,8 @@ struct Shared {
     out: Outbox,
     shutdown: Shutdown,
     changes: ConfigChanges,
+    /// The volume and index of the path in each place: a path keeps its place while it lives.
+    owners: Vec<Option<(u16, PathIndex)>>,
     /// How often a path was found: what a volume leaves behind may be another time since.
     found: u64,
 }
@@ -165,7 +164,7 @@ impl HostEngine {
         let checked = config.check();
         assert!(checked.is_ok(), "{checked:?}");
         let mut volumes = Vec::with_capacity(config.volumes.len());
-        let mut paths: Vec<Path> = Vec::new();
+        let mut owners = Vec::new();
         for (number, mut volume) in (0_u16..).zip(core::mem::take(&mut config.volumes)) {
             let numbers = volume.numbers();
             let numbers = numbers.unwrap_or_else(|| unreachable!("it was checked before"));
@@ -175,22 +174,21 @@ impl HostEngine {
             let mut it = Volume::new(number, volume, config.io_max);
             for (index, path) in numbers.into_iter().zip(configs) {
                 it.make_room(index, &path);
-                it.places[usize::from(index.0)] = paths.len();
-                paths.push(Path::new(paths.len(), number, index, path));
+                it.paths
+                    .insert(Path::new(owners.len(), number, index, path));
+                owners.push(Some((number, index)));
             }
             volumes.push(it);
         }
-        assert!(
-            paths.len() <= room,
-            "{} paths, room for {room}",
-            paths.len()
-        );
+        let count = owners.len();
+        assert!(count <= room, "{count} paths, room for {room}");
         let unseen_ns_max = probation::unseen_ns_max(&volumes, config.io_timeout_ns);
-        let local = paths.iter().any(|path| path.address().is_none());
+        let is_local = |it: &Volume| it.paths.iter().any(|path| path.address().is_none());
+        let local = volumes.iter().any(is_local);
         let spare = hedge::spare(config.io_max, config.scratch);
         let requests = if local { config.io_max as usize } else { 0 };
         let outputs = Outputs::new(room * 2, requests);
-        let events = paths.len() * 2 + volumes.len();
+        let events = count * 2 + volumes.len();
         let on = Shared {
             ios: IoTable::new(config.io_max, spare),
             hedger: Hedger::new(config.io_max + spare, spare, unseen_ns_max),
@@ -200,11 +198,11 @@ impl HostEngine {
             settings: config,
             shutdown: Shutdown::new(),
             changes: ConfigChanges::default(),
+            owners,
             found: 0,
         };
         Self {
             volumes,
-            paths,
             on,
             room,
             started: false,
@@ -250,47 +248,14 @@ impl HostEngine {
 
     /// The paths of a volume.
     pub fn paths(&self, volume: u16) -> impl Iterator<Item = PathIndex> {
-        let there = usize::from(volume) < self.volumes.len();
-        let paths = there.then(|| self.paths_of(volume));
-        paths.into_iter().flatten().map(|path| path.index)
+        let it = self.volumes.get(usize::from(volume));
+        let paths = it.into_iter().flat_map(|it| it.paths.iter());
+        paths.map(|path| path.index)
     }
 
-    /// Number of a path in the engine's table.
-    fn number(&self, volume: u16, path: PathIndex) -> Option<usize> {
-        self.volumes.get(usize::from(volume))?.number(path)
-    }
-
-    /// The head over path `number`.
-    fn head(&mut self, number: usize) -> &mut Head {
-        &mut self.volumes[usize::from(self.paths[number].volume)].head
-    }
-
-    /// Path `number` in its volume.
-    ///
-    /// # Panics
-    /// If the place is vacant.
-    fn at(&self, number: usize) -> PathInVolume<'_> {
-        let path = &self.paths[number];
-        PathInVolume {
-            path,
-            volume: &self.volumes[usize::from(path.volume)],
-            paths: &self.paths,
-        }
-    }
-
-    /// Path `number`, and what it works with.
-    ///
-    /// # Panics
-    /// If the place is vacant.
-    fn path(&mut self, number: usize) -> (&mut Path, PathContext<'_>) {
-        let path = &mut self.paths[number];
-        let context = PathContext {
-            volume: &mut self.volumes[usize::from(path.volume)],
-            ios: &mut self.on.ios,
-            settings: &self.on.settings,
-            out: &mut self.on.out,
-        };
-        (path, context)
+    /// A path; `None`: it has left, or never was.
+    fn path_of(&self, volume: u16, at: PathIndex) -> Option<&Path> {
+        self.volumes.get(usize::from(volume))?.paths.get(at)
     }
 
     /// The I/O of a volume.
@@ -298,21 +263,12 @@ impl HostEngine {
     fn io(&mut self, volume: u16) -> VolumeIo<'_> {
         VolumeIo {
             volume: &mut self.volumes[usize::from(volume)],
-            paths: &mut self.paths,
             on: &mut self.on,
         }
     }
 
-    /// The same of the volume of path `number`.
-    ///
-    /// # Panics
-    /// If the place is vacant.
-    #[inline(always)]
-    fn io_of(&mut self, number: usize) -> VolumeIo<'_> {
-        self.io(self.paths[number].volume)
-    }
-
     /// The paths of a volume, and their connections.
+    #[inline]
     fn sessions(&mut self, volume: u16) -> Sessions<'_> {
         let (before, rest) = self.volumes.split_at_mut(usize::from(volume));
         let Some((volume, after)) = rest.split_first_mut() else {
@@ -321,30 +277,39 @@ impl HostEngine {
         Sessions {
             volume,
             others: [before, after],
-            paths: &mut self.paths,
             on: &mut self.on,
         }
     }
 
-    /// The same of the volume of path `number`.
-    fn sessions_of(&mut self, number: usize) -> Sessions<'_> {
-        self.sessions(self.paths[number].volume)
+    /// The path in a place, and its volume; `None`: it has left, or never was.
+    #[inline]
+    fn owner(&mut self, place: usize) -> Option<(Sessions<'_>, PathIndex)> {
+        let (volume, at) = self.on.owners.get(place).copied().flatten()?;
+        Some((self.sessions(volume), at))
     }
 
-    /// The paths of all volumes.
-    fn paths_there(&self) -> impl Iterator<Item = PathInVolume<'_>> {
-        let numbers = (0..self.paths.len()).filter(|&it| !self.paths[it].is_vacant());
-        numbers.map(|number| self.at(number))
+    /// Does the same with all paths, in the order of their places.
+    fn each_path(&mut self, mut act: impl FnMut(&mut Sessions<'_>, PathIndex)) {
+        for place in 0..self.on.owners.len() {
+            if let Some((mut sessions, at)) = self.owner(place) {
+                act(&mut sessions, at);
+            }
+        }
     }
 
-    /// The paths of a volume, in order.
-    fn paths_of(&self, volume: u16) -> impl Iterator<Item = &Path> {
-        self.volumes[usize::from(volume)].paths(&self.paths)
+    /// All paths and their volumes, in the order of their places.
+    fn paths_there(&self) -> impl Iterator<Item = (&Volume, PathIndex)> {
+        let owners = self.on.owners.iter().flatten();
+        owners.map(|&(volume, at)| (&self.volumes[usize::from(volume)], at))
     }
 
-    /// The indexes that paths of a volume have, or had.
-    fn indexes(&self, volume: u16) -> impl Iterator<Item = PathIndex> + use<> {
-        self.volumes[usize::from(volume)].indexes()
+    /// The session of a connection; `None`: its path has left.
+    #[inline]
+    fn session(&mut self, conn: ConnId) -> Option<(&mut PathSession, Role, &mut Shared)> {
+        let (place, role) = connections::of(conn);
+        let (volume, at) = self.on.owners[place]?;
+        let session = &mut self.volumes[usize::from(volume)].paths[at].session;
+        Some((session, role, &mut self.on))
     }
 
     fn set_policy(&mut self, volume: u16, policy: policy::Policy, knobs: policy::Knobs) {
@@ -365,35 +330,35 @@ impl HostEngine {
     }
 
     pub(crate) fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
-        let (number, role) = connections::of(conn);
-        let session = &mut self.paths[number].session;
-        if session.handle_connected(role, now_ns) {
-            self.on.out.touch(session, role);
+        if let Some((session, role, on)) = self.session(conn)
+            && session.handle_connected(role, now_ns)
+        {
+            on.out.touch(session, role);
         }
     }
 
     pub(crate) fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
-        let (number, role) = connections::of(conn);
-        let session = &mut self.paths[number].session;
-        let taken = session.handle_bytes(role, bytes, now_ns);
-        if taken.is_some() {
-            self.on.out.touch(session, role);
+        if let Some((session, role, on)) = self.session(conn)
+            && let Some(taken) = session.handle_bytes(role, bytes, now_ns)
+        {
+            on.out.touch(session, role);
+            return taken;
         }
-        taken.unwrap_or(bytes.len())
+        bytes.len() // they came after the connection was given up
     }
 
     pub(crate) fn placement(&mut self, conn: ConnId) -> Option<Place> {
-        let (number, role) = connections::of(conn);
-        let it = self.paths[number].session.placement(role)?;
-        let span = self.on.ios.payload(it.token, it.offset, it.len);
+        let (session, role, on) = self.session(conn)?;
+        let it = session.placement(role)?;
+        let span = on.ios.payload(it.token, it.offset, it.len);
         Some(Place { span, crc: it.crc })
     }
 
     pub(crate) fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
-        let (number, role) = connections::of(conn);
-        let session = &mut self.paths[number].session;
-        if session.handle_payload(role, len, crc, now_ns) {
-            self.on.out.touch(session, role);
+        if let Some((session, role, on)) = self.session(conn)
+            && session.handle_payload(role, len, crc, now_ns)
+        {
+            on.out.touch(session, role);
         }
     }
 
@@ -403,35 +368,36 @@ impl HostEngine {
         out: &mut Vec<u8>,
         now_ns: u64,
     ) -> Option<Option<Send>> {
-        let (number, role) = connections::of(conn);
-        let session = &mut self.paths[number].session;
+        let (session, role, on) = self.session(conn)?;
         let transmit = session.poll_transmit(role, out, now_ns)?;
-        Some(transmit.payload.map(|payload| {
-            Send {
-                span: self
-                    .on
-                    .ios
-                    .payload(payload.token, payload.offset, payload.len),
-                digest: payload.digest,
-                cookie: payload.token,
-            }
+        Some(transmit.payload.map(|payload| Send {
+            span: on.ios.payload(payload.token, payload.offset, payload.len),
+            digest: payload.digest,
+            cookie: payload.token,
         }))
     }
 
     pub(crate) fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
-        let (number, role) = connections::of(conn);
-        if let (Role::Io, Some(queue)) = (role, &mut self.paths[number].session.queue) {
+        let (place, role) = connections::of(conn);
+        if let Some((mut sessions, at)) = self.owner(place)
+            && role == Role::Io
+            && let Some(queue) = &mut sessions.volume.paths[at].session.queue
+        {
             queue.handle_sent(cookie);
             // This may come after the turn; what it ends must not wait for another event.
-            if self.sessions_of(number).drain_queue(number, now_ns) {
-                self.on.out.touch(&mut self.paths[number].session, role);
+            if sessions.drain_queue(at, now_ns) {
+                let (path, on) = sessions.path(at);
+                on.out.touch(&mut path.session, role);
             }
         }
     }
 
     pub(crate) fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
-        let (number, role) = connections::of(conn);
-        self.sessions_of(number).closed(number, role, why, now_ns);
+        let (place, role) = connections::of(conn);
+        let Some((mut sessions, at)) = self.owner(place) else {
+            unreachable!("a connection ended of no path");
+        };
+        sessions.closed(at, role, why, now_ns);
     }
 
     pub(crate) fn handle_control(&mut self, message: HostControl, now_ns: u64) {
@@ -448,8 +414,16 @@ impl HostEngine {
                 change,
                 wait_ns,
             } => self.change(ticket, change, wait_ns, now_ns),
-            HostControl::Marked(mark) => self.marked(mark, now_ns),
-            HostControl::Barred(mark, bar) => self.bar_namespace(&mark, &bar, now_ns),
+            HostControl::Marked(mark) => {
+                if let Some(mut sessions) = self.asking(&mark) {
+                    sessions.marked(mark, now_ns);
+                }
+            }
+            HostControl::Barred(mark, bar) => {
+                if let Some(mut sessions) = self.asking(&mark) {
+                    sessions.bar_namespace(&mark, &bar, now_ns);
+                }
+            }
             HostControl::Stop => self.stop(now_ns),
         }
         self.rouse_hedger();
@@ -500,23 +474,20 @@ impl HostEngine {
         if self.on.hedger.is_on() && !self.on.out.timers.is_due(now_ns) {
             return self.inspect_reads(now_ns);
         }
-        for number in 0..self.paths.len() {
-            if !self.paths[number].is_vacant() {
-                self.sessions_of(number).path_timeout(number, now_ns);
-            }
-        }
+        self.each_path(|sessions, at| sessions.path_timeout(at, now_ns));
         self.waits_over(now_ns);
         self.advance_stop(now_ns);
         let is_stopping = self.on.shutdown.has_begun();
         let looks = self.paths_there();
-        let looks = looks.filter_map(|it| it.probation_timeout(&self.on.ios, is_stopping));
+        let looks =
+            looks.filter_map(|(it, at)| it.probation_timeout(at, &self.on.ios, is_stopping));
         let look_ns = looks.min();
         self.is_inspection_due = look_ns.is_some_and(|at_ns| at_ns <= now_ns);
         let look_ns = look_ns.filter(|_| !self.is_inspection_due);
         let paths = self.paths_there();
-        let times = paths.flat_map(|it| {
-            let expiry_ns = it.expiry_ns(&self.on.ios, &self.on.settings);
-            [it.path.session.timeout_ns(), expiry_ns]
+        let times = paths.flat_map(|(it, at)| {
+            let expiry_ns = it.expiry_ns(at, &self.on.ios, &self.on.settings);
+            [it.paths[at].session.timeout_ns(), expiry_ns]
         });
         let first = times
             .chain([look_ns])
@@ -536,24 +507,27 @@ impl HostEngine {
     #[inline(never)]
     fn drain(&mut self, now_ns: u64) {
         while let Some(conn) = self.on.out.pop_touched() {
-            let (number, role) = connections::of(conn);
-            self.paths[number].session.touched[role as usize] = false;
+            let (place, role) = connections::of(conn);
+            let Some((mut sessions, at)) = self.owner(place) else {
+                continue; // its path has left since
+            };
+            sessions.volume.paths[at].session.touched[role as usize] = false;
             match role {
-                Role::Admin => self.sessions_of(number).drain_admin(number, now_ns),
+                Role::Admin => sessions.drain_admin(at, now_ns),
                 Role::Io => {
-                    self.sessions_of(number).drain_queue(number, now_ns);
+                    sessions.drain_queue(at, now_ns);
                 }
             }
-            let path = &self.paths[number];
+            let (path, on) = sessions.path(at);
             if path.session.is_open(role) {
-                self.on.out.transmit(conn);
+                on.out.transmit(conn);
             }
             // A queue in use has no deadlines of its own.
             if role == Role::Admin || !path.is_live() {
                 let timeout_ns = path.session.timeout_ns();
                 timeout_ns
                     .into_iter()
-                    .for_each(|at_ns| self.on.out.wake_by(at_ns));
+                    .for_each(|at_ns| on.out.wake_by(at_ns));
             }
         }
     }

@@ -26,14 +26,16 @@ use super::outbox::Outbox;
 use super::path::Path;
 use super::report;
 use super::types::{HostConfig, PathEvent, PathKind};
-use super::volumes::{PathContext, PathInVolume, Volume};
+use super::volumes::{PathContext, Volume};
 use crate::limits::{
     ABORT_ANSWERED_WAIT_NS, ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS, IDLE_PROBE_WAIT_NS,
     PROBE_WAIT_NS, RENEWALS_MAX,
 };
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use multipath::Head;
 use nvme::wire::Status;
+use policy::PathIndex;
 
 /// The state of an I/O that has just expired.
 const ASKED_BACK: IoState = IoState::Aborting {
@@ -205,19 +207,18 @@ impl AbortQueue {
 impl Path {
     /// Whether nothing but its probe is under way on it, here and on the other cores: then it costs
     /// nothing to connect it again.
-    pub(super) fn has_only_probe(&self, volume: &Volume, ios: &IoTable) -> bool {
+    pub(super) fn has_only_probe(&self, recovers: bool, head: &Head, ios: &IoTable) -> bool {
         let probe = self.probing.probe.and_then(|token| ios.find(token));
         let front = self.lane.front();
         let only = front.is_some_and(|first| ios.next(first).is_none());
-        let is_unused = volume.head.is_unused_elsewhere(self.index) && volume.recovery.enabled;
-        front == probe && only && is_unused
+        front == probe && only && recovers && head.is_unused_elsewhere(self.index)
     }
 
     /// Whether it is lost because its probe was not answered in an idle time, while no other path
     /// was better: that is no fault of it.
-    pub(super) fn is_renewal(&self, volume: &Volume, ios: &IoTable) -> bool {
-        let well = volume.head.probation(self.index).is_none();
-        self.probing.renewing && self.has_only_probe(volume, ios) && well
+    pub(super) fn is_renewal(&self, recovers: bool, head: &Head, ios: &IoTable) -> bool {
+        let well = head.probation(self.index).is_none();
+        self.probing.renewing && self.has_only_probe(recovers, head, ios) && well
     }
 
     /// An I/O that was asked back has ended on it, one way or another.
@@ -277,7 +278,7 @@ impl Path {
             return late;
         }
         let tcp = matches!(self.kind, PathKind::NvmeTcp { .. });
-        let can = tcp && on.volume.recovery.enabled && new <= self.aborts.room();
+        let can = tcp && on.recovery.enabled && new <= self.aborts.room();
         !can || !self.ask_back(on, now_ns)
     }
 
@@ -290,11 +291,12 @@ impl Path {
         if slot.is_expired() {
             return true; // it was aborted, and did not end
         }
-        let can = on.volume.recovery.enabled && self.aborts.room() > 0;
-        let head = &on.volume.head;
+        let can = on.recovery.enabled && self.aborts.room() > 0;
+        let head = &*on.head;
         let blameless = head.probation(self.index).is_none()
             && !head.another_is_well(self.index, slot.issued_ns);
-        self.probing.renewing = blameless && self.has_only_probe(on.volume, on.ios);
+        self.probing.renewing =
+            blameless && self.has_only_probe(on.recovery.enabled, on.head, on.ios);
         on.ios.set_state(index, ASKED_BACK);
         let token = on.ios.token(index);
         !can || !self.ask_one_back(token, on, now_ns)
@@ -355,7 +357,7 @@ impl Path {
         }
         // The controller takes no more at a time, for all cores: the next answer makes room.
         let most = usize::from(on.settings.cores) * ABORTS_MAX;
-        let resetting = on.volume.fence.is_resetting(self.index);
+        let resetting = on.fence.is_resetting(self.index);
         let wait = open && !resetting && self.abort_queue.due.len() < most;
         if wait {
             self.abort_queue.due.push_back(command);
@@ -442,7 +444,7 @@ impl Path {
     }
 }
 
-impl PathInVolume<'_> {
+impl Volume {
     /// How long the probe of a silent path, issued at `issued_ns`, has before it is aborted;
     /// `None`: as long as any I/O.
     ///
@@ -450,9 +452,15 @@ impl PathInVolume<'_> {
     /// with nothing but the probe is given up before `io_timeout`: it is connected anew before it
     /// is needed. A first block that takes long is no reason to do that again and again: each
     /// renewal doubles the wait until a probe is answered, and then it is twice what that took.
-    fn probe_wait_ns(&self, ios: &IoTable, settings: &HostConfig, issued_ns: u64) -> Option<u64> {
-        let path = self.path;
-        let head = &self.volume.head;
+    fn probe_wait_ns(
+        &self,
+        at: PathIndex,
+        ios: &IoTable,
+        settings: &HostConfig,
+        issued_ns: u64,
+    ) -> Option<u64> {
+        let path = &self.paths[at];
+        let head = &self.head;
         let another = head.another_is_well(path.index, issued_ns);
         let idle_ns = match settings.kato_ms {
             0 => IDLE_PROBE_WAIT_NS,
@@ -461,7 +469,7 @@ impl PathInVolume<'_> {
         match head.probation(path.index) {
             Some(_) => another.then_some(PROBE_WAIT_NS),
             None if another => Some(idle_ns),
-            None if path.has_only_probe(self.volume, ios) => {
+            None if path.has_only_probe(self.recovery.enabled, head, ios) => {
                 let least_ns = idle_ns.max(path.probing.probe_took_ns.saturating_mul(2));
                 let wait_ns = least_ns.saturating_mul(1 << path.probing.renewals.min(RENEWALS_MAX));
                 // Before it expires as an I/O, which would be the path's fault.
@@ -474,11 +482,11 @@ impl PathInVolume<'_> {
 
     /// From when on a path may be connected anew while no other path was better: those of a volume
     /// take turns, and one that was just lost has the time of a reset to come back.
-    fn renewal_turn_ns(&self, settings: &HostConfig) -> u64 {
-        if !self.path.probing.renewing {
+    fn renewal_turn_ns(&self, at: PathIndex, settings: &HostConfig) -> u64 {
+        if !self.paths[at].probing.renewing {
             return 0;
         }
-        let others = self.others();
+        let others = self.others(at);
         let others = others.filter(|it| !it.is_live() && it.admin_state().returns());
         let lost_ns = others.filter_map(|it| it.session.comeback.lost_ns).max();
         let back_ns = settings.connect_timeout_ns.saturating_add(ABORT_WAIT_NS);
@@ -488,8 +496,13 @@ impl PathInVolume<'_> {
     /// When the probe of a path is to be aborted, or the path to be given up after that;
     /// `u64::MAX`: never. A path that ends other I/O meanwhile is not silent: its probe has as long
     /// as any I/O, also once it was aborted. A probe that is never issued does not expire (T6).
-    pub(super) fn probe_expiry_ns(&self, ios: &IoTable, settings: &HostConfig) -> u64 {
-        let path = self.path;
+    pub(super) fn probe_expiry_ns(
+        &self,
+        at: PathIndex,
+        ios: &IoTable,
+        settings: &HostConfig,
+    ) -> u64 {
+        let path = &self.paths[at];
         let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
         let index = path.probing.probe.filter(|_| tcp && path.is_live());
         let Some(index) = index.and_then(|token| ios.find(token)) else {
@@ -499,10 +512,10 @@ impl PathInVolume<'_> {
         if !slot.is_expired() && ios.is_waiting(&path.lane, index) {
             return u64::MAX;
         }
-        let head = &self.volume.head;
+        let head = &self.head;
         let answered_ns = head.answered_ns(path.index);
         let io_timeout_ns = settings.io_timeout_ns;
-        let early_ns = self.probe_wait_ns(ios, settings, slot.issued_ns);
+        let early_ns = self.probe_wait_ns(at, ios, settings, slot.issued_ns);
         if !slot.is_expired() {
             let wait_ns = early_ns.map_or(io_timeout_ns, |ns| ns.min(io_timeout_ns));
             let last_ns = slot.issued_ns.max(answered_ns);
@@ -512,7 +525,7 @@ impl PathInVolume<'_> {
             return u64::MAX; // no Abort could be sent: the path is given up for that
         };
         if early_ns.is_some() && answered_ns < path.aborts.since_ns(token) {
-            return until_ns.max(self.renewal_turn_ns(settings));
+            return until_ns.max(self.renewal_turn_ns(at, settings));
         }
         let since_ns = slot.issued_ns.max(path.paused_ns);
         until_ns.max(since_ns.saturating_add(io_timeout_ns))
@@ -520,8 +533,13 @@ impl PathInVolume<'_> {
 
     /// When the oldest I/O of a path expires, or one that was asked back is to have ended, or its
     /// final flush.
-    pub(super) fn expiry_ns(&self, ios: &IoTable, settings: &HostConfig) -> Option<u64> {
-        let path = self.path;
+    pub(super) fn expiry_ns(
+        &self,
+        at: PathIndex,
+        ios: &IoTable,
+        settings: &HostConfig,
+    ) -> Option<u64> {
+        let path = &self.paths[at];
         if !path.is_live() {
             return None;
         }
@@ -546,7 +564,7 @@ impl PathInVolume<'_> {
         if let Some(at_ns) = path.cache.final_flush().until_ns() {
             first_ns = first_ns.min(at_ns.max(path.paused_ns));
         }
-        first_ns = first_ns.min(self.probe_expiry_ns(ios, settings));
+        first_ns = first_ns.min(self.probe_expiry_ns(at, ios, settings));
         Some(first_ns).filter(|&at_ns| at_ns < u64::MAX)
     }
 }

@@ -29,7 +29,7 @@ use super::HostEngine;
 use super::path::AdminState;
 use super::pending_change::{ChangeStage, PendingChange};
 use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
-use super::volumes::PathInVolume;
+use super::volumes::Volume;
 use crate::limits::VOLUMES_MAX;
 use alloc::boxed::Box;
 use alloc::format;
@@ -93,7 +93,7 @@ pub struct Order {
 /// What to do with a path or volume.
 #[derive(Clone, Debug)]
 pub enum What {
-    /// There is a path more, with this number in the engine's table; not yet to be used.
+    /// There is a path more, in this place; not yet to be used.
     Join(u32, Box<PathConfig>),
     /// It is used like any other.
     Use,
@@ -110,7 +110,7 @@ pub enum What {
     /// It is forgotten as soon as nothing refers to it. True: it is known that nothing which any
     /// core wrote there is unflushed.
     Forget(bool),
-    /// There is a volume more, whose paths have these numbers.
+    /// There is a volume more, whose paths have these places.
     Open(Box<VolumeConfig>, Vec<u32>),
     /// The volume takes no I/O any more.
     Close,
@@ -118,14 +118,14 @@ pub enum What {
     ForgetVolume,
 }
 
-impl PathInVolume<'_> {
+impl Volume {
     /// Refuses to take the last usable path of a volume from it.
-    fn spare_last(&self, force: bool) -> Result<(), String> {
-        let path = self.path;
+    fn spare_last(&self, at: PathIndex, force: bool) -> Result<(), String> {
+        let path = &self.paths[at];
         if force
             || !path.is_live()
-            || self.volume.head.is_usable_beside(path.index)
-            || self.is_served_elsewhere_beside()
+            || self.head.is_usable_beside(at)
+            || self.is_served_elsewhere_beside(at)
         {
             return Ok(());
         }
@@ -179,7 +179,7 @@ impl HostEngine {
         let it = self.running(volume)?;
         // Other cores may not have forgotten yet what was there.
         let is_free =
-            |at| it.number(at).is_none() && self.on.changes.of_path(volume, at).next().is_none();
+            |at| it.paths.get(at).is_none() && self.on.changes.of_path(volume, at).next().is_none();
         let Some(path) = config.number(is_free) else {
             return Err(format!(
                 "{}: a volume has at most {PATHS_MAX} paths, and none of the numbers that this one \
@@ -190,7 +190,7 @@ impl HostEngine {
         if !super::types::has_blocks(&config) {
             return Err(format!("{}: its blocks must be 512 B…64 KiB", config.uri));
         }
-        let place = self.on.changes.free_places(&self.volumes, self.room, 1)?[0];
+        let place = self.on.changes.free_places(&self.on.owners, self.room, 1)?[0];
         Ok(self.begin_change(
             volume,
             path,
@@ -201,12 +201,12 @@ impl HostEngine {
     }
 
     fn remove_path(&mut self, volume: u16, path: PathIndex, force: bool, now_ns: u64) -> Begun {
-        let number = self.idle_path(volume, path)?;
-        self.at(number).spare_last(force)?;
-        if let Some(why) = self.at(number).loses_by_leaving().filter(|_| !force) {
+        let it = self.idle_path(volume, path)?;
+        it.spare_last(path, force)?;
+        if let Some(why) = it.loses_by_leaving(path).filter(|_| !force) {
             return Err(why);
         }
-        let drained = self.paths[number].admin_state() == AdminState::Draining;
+        let drained = it.paths[path].admin_state() == AdminState::Draining;
         let mut change = self.begin_change(volume, path, ChangeStage::Leave, What::Leave, now_ns);
         change.force = force;
         change.was_draining = drained;
@@ -214,9 +214,9 @@ impl HostEngine {
     }
 
     fn fail_path(&mut self, volume: u16, path: PathIndex, force: bool, now_ns: u64) -> Begun {
-        self.running(volume)?;
-        let number = self.number(volume, path).ok_or_else(|| no_path(path))?;
-        self.at(number).spare_last(force)?;
+        let it = self.running(volume)?;
+        it.paths.get(path).ok_or_else(|| no_path(path))?;
+        it.spare_last(path, force)?;
         // Whatever is under way sees that the path is lost; only one that leaves goes on to leave.
         let mut change = self.begin_change(volume, path, ChangeStage::Drain, What::Fail, now_ns);
         change.wait_for_no_core();
@@ -229,15 +229,12 @@ impl HostEngine {
     }
 
     fn drain_path(&mut self, volume: u16, path: PathIndex, force: bool, now_ns: u64) -> Begun {
-        let number = self.idle_path(volume, path)?;
-        if matches!(
-            self.paths[number].admin_state(),
-            AdminState::Failed | AdminState::GivenUp
-        ) {
-            let uri = &self.paths[number].uri;
+        let it = self.idle_path(volume, path)?;
+        let (uri, state) = (&it.paths[path].uri, it.paths[path].admin_state());
+        if matches!(state, AdminState::Failed | AdminState::GivenUp) {
             return Err(format!("{uri} was given up; restore it first"));
         }
-        self.at(number).spare_last(force)?;
+        it.spare_last(path, force)?;
         Ok(self.begin_change(volume, path, ChangeStage::Drain, What::Drain, now_ns))
     }
 
@@ -259,7 +256,7 @@ impl HostEngine {
         let places = self
             .on
             .changes
-            .free_places(&self.volumes, self.room, config.paths.len())?;
+            .free_places(&self.on.owners, self.room, config.paths.len())?;
         Ok(self.begin_change(
             volume,
             PathIndex(0),
@@ -288,9 +285,9 @@ impl HostEngine {
 
     /// All paths of a volume leave, whatever is under way.
     pub(super) fn empty(&mut self, volume: u16, until_ns: u64, now_ns: u64) {
-        for path in self.indexes(volume) {
-            if self.number(volume, path).is_none() {
-                continue;
+        for path in self.volumes[usize::from(volume)].paths.indexes() {
+            if self.path_of(volume, path).is_none() {
+                continue; // it has left
             }
             let (leaves, before) = self.on.changes.force_to_leave(volume, path);
             if leaves {
@@ -321,7 +318,7 @@ impl HostEngine {
     }
 
     /// A volume that is there and may be changed.
-    fn running(&self, volume: u16) -> Result<&super::Volume, String> {
+    fn running(&self, volume: u16) -> Result<&Volume, String> {
         let it = self.volumes.get(usize::from(volume));
         let it = it.filter(|it| it.is_open());
         let it = it.ok_or_else(|| format!("there is no volume {volume}"))?;
@@ -335,17 +332,14 @@ impl HostEngine {
         }
     }
 
-    /// A path that no other change is made to.
-    fn idle_path(&self, volume: u16, path: PathIndex) -> Result<usize, String> {
-        self.running(volume)?;
-        let number = self.number(volume, path).ok_or_else(|| no_path(path))?;
+    /// The volume of a path that no other change is made to.
+    fn idle_path(&self, volume: u16, path: PathIndex) -> Result<&Volume, String> {
+        let it = self.running(volume)?;
+        let uri = &it.paths.get(path).ok_or_else(|| no_path(path))?.uri;
         let mut changes = self.on.changes.of_path(volume, path);
         match changes.any(|change| change.stage() != ChangeStage::Return) {
-            true => Err(format!(
-                "another change of {} is under way",
-                self.paths[number].uri
-            )),
-            false => Ok(number),
+            true => Err(format!("another change of {uri} is under way")),
+            false => Ok(it),
         }
     }
 

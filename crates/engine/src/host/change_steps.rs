@@ -14,18 +14,22 @@ use super::path::{AdminState, Path};
 use super::pending_change::{ChangeStep, Changing};
 use super::session::Sessions;
 use super::types::{Doubt, HostConfig, HostEvent, PathConfig, VolumeConfig};
-use super::volumes::PathInVolume;
-use super::{HostEngine, VACANT, Volume, device, probation, report};
+use super::{HostEngine, Volume, device, probation, report};
 use crate::machine::Output;
 use nvme::host::Command;
 use policy::PathIndex;
 
-/// Low half of the name of a flush that no slot belongs to; the path's number is the other.
+/// Low half of the name of a flush that no slot belongs to; the path's place is the other.
 const FINAL_FLUSH: u32 = 0xffff;
 
 /// Whether a command or request is a flush that no slot belongs to.
 pub(super) fn is_final_flush(token: u32) -> bool {
     token & FINAL_FLUSH == FINAL_FLUSH
+}
+
+/// The place of the path that it is of.
+pub(super) fn final_flush_place(token: u32) -> usize {
+    (token >> 16) as usize
 }
 
 impl Path {
@@ -49,7 +53,7 @@ impl Path {
         out: &mut Outbox,
         now_ns: u64,
     ) {
-        let token = (self.number as u32) << 16 | FINAL_FLUSH;
+        let token = (self.place as u32) << 16 | FINAL_FLUSH;
         if let Some(device) = self.kind.device() {
             let until_ns = u64::MAX;
             self.cache.set_final_flush(FinalFlush::Out { until_ns });
@@ -68,27 +72,47 @@ impl Path {
             self.cache.set_final_flush(FinalFlush::Ended(false));
         }
     }
+
+    /// Its final flush has ended.
+    ///
+    /// # Panics
+    /// If none is under way under this name.
+    #[cold]
+    pub(super) fn final_flush_ended(&mut self, token: u32, done: bool) {
+        let is_own = final_flush_place(token) == self.place && is_final_flush(token);
+        assert!(
+            is_own,
+            "{}: a flush of another path ended: {token:#x}",
+            self.uri
+        );
+        let to = match self.cache.final_flush() {
+            FinalFlush::Out { .. } => FinalFlush::Ended(done),
+            // It was not for the one that waits now.
+            FinalFlush::Late { .. } => FinalFlush::None,
+            it => unreachable!("{}: a final flush ended that is {it:?}", self.uri),
+        };
+        self.cache.set_final_flush(to);
+    }
 }
 
-impl PathInVolume<'_> {
-    /// Whether this core may forget it; core 0 not before all others have.
-    fn is_forgettable(&self, core: u16) -> bool {
-        let path = self.path;
+impl Volume {
+    /// Whether this core may forget a path; core 0 not before all others have.
+    fn is_forgettable(&self, at: PathIndex, core: u16) -> bool {
+        let path = &self.paths[at];
         let over = path.session.is_disconnected();
         let known = is_device(&path.kind)
             || matches!(path.session.state(), SessionState::Closed)
             || core != 0
             || path.session.retry_ns().is_some();
         let ended = !path.cache.is_flushing() && path.cache.abandoned_flushes.is_empty();
-        let holds = self.volume.fence.first_held(path.index).is_some();
+        let holds = self.fence.first_held(at).is_some();
         over && known && ended && path.lane.is_empty() && !holds
     }
 }
 
 impl Sessions<'_> {
     /// An order that is about a path which is there.
-    fn obey_with(&mut self, number: usize, what: &What, serial: u32, now_ns: u64) {
-        let index = self.paths[number].index;
+    fn obey_with(&mut self, at: PathIndex, what: &What, serial: u32, now_ns: u64) {
         let (to, step) = match what {
             What::Use | What::Restore => (AdminState::Enabled, None),
             What::Drain => (AdminState::Draining, Some(ChangeStep::Drain)),
@@ -100,7 +124,7 @@ impl Sessions<'_> {
                 unreachable!("an order about no path that is there")
             }
         };
-        let path = &mut self.paths[number];
+        let path = &mut self.volume.paths[at];
         // A path that is removed, or joins, goes on to do so, failed or not.
         let stays = matches!(
             path.admin_state(),
@@ -111,54 +135,53 @@ impl Sessions<'_> {
         }
         if to != AdminState::Failed {
             let step = step.map(|step| (step, serial));
-            self.on.changes.set_step(Changing::Path(number), step);
+            self.on.changes.set_step(Changing::Path(path.place), step);
         }
         let drains = !matches!(
-            self.paths[number].admin_state(),
+            self.volume.paths[at].admin_state(),
             AdminState::Enabled | AdminState::Failed | AdminState::GivenUp
         );
-        self.volume.head.set_draining(index, drains);
+        self.volume.head.set_draining(at, drains);
         match what {
             What::Use | What::Restore => {
-                self.paths[number].cache.flushed_to_leave = false;
+                self.volume.paths[at].cache.flushed_to_leave = false;
                 if let What::Restore = what {
-                    self.volume.head.restored(index, now_ns);
+                    self.volume.head.restored(at, now_ns);
                 }
-                self.resume(number, now_ns);
+                self.resume(at, now_ns);
             }
             // It was to leave, was lost meanwhile, and stays.
-            What::Drain if self.paths[number].is_barred() => self.resume(number, now_ns),
+            What::Drain if self.volume.paths[at].is_barred() => self.resume(at, now_ns),
             What::Fail if self.on.settings.core == 0 => {
-                self.paths[number].bar();
-                self.lose(number, Some("failed by hand; restore it"), now_ns);
+                self.volume.paths[at].bar();
+                self.lose(at, Some("failed by hand; restore it"), now_ns);
             }
-            What::Fail if is_device(&self.paths[number].kind) => self.lose(number, None, now_ns),
+            What::Fail if is_device(&self.volume.paths[at].kind) => self.lose(at, None, now_ns),
             What::Leave => {
-                self.paths[number].bar();
+                self.volume.paths[at].bar();
                 self.io().path_leaves(now_ns);
             }
             What::CloseQueue(flushed) => {
-                self.paths[number].cache.flushed_to_leave = *flushed;
+                self.volume.paths[at].cache.flushed_to_leave = *flushed;
                 if *flushed {
-                    self.is_covered(number, now_ns);
+                    self.is_covered(at, now_ns);
                 }
             }
-            What::Forget(true) => self.is_covered(number, now_ns),
+            What::Forget(true) => self.is_covered(at, now_ns),
             _ => {}
         }
         self.io().release(now_ns);
     }
 
     /// What all cores wrote on a path is flushed, also if this one has lost it meanwhile.
-    fn is_covered(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
-        path.cache.settle();
+    fn is_covered(&mut self, at: PathIndex, now_ns: u64) {
+        self.volume.paths[at].cache.settle();
         self.io().release_flushes(now_ns);
     }
 
     /// A path may be used again.
-    fn resume(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
+    fn resume(&mut self, at: PathIndex, now_ns: u64) {
+        let path = &mut self.volume.paths[at];
         if !path.is_over() {
             return; // its connections stand, or are being opened
         }
@@ -167,7 +190,7 @@ impl Sessions<'_> {
         if is_device(&path.kind) {
             if path.lane.is_empty() && path.cache.abandoned_flushes.is_empty() && !path.letting_go {
                 path.session.enter(SessionState::Idle);
-                self.begin(number, now_ns);
+                self.begin(at, now_ns);
             }
         } else if path.session.retry_ns().is_some() {
             path.session.enter(SessionState::Backoff { at_ns: now_ns });
@@ -177,41 +200,38 @@ impl Sessions<'_> {
 
     /// Does what core 0 wants done with a path, if that can be done now. Then returns whether the
     /// path had acknowledged writes that were never flushed.
-    fn take_path_step(&mut self, number: usize, step: ChangeStep, now_ns: u64) -> Option<bool> {
-        let path = &mut self.paths[number];
+    fn take_path_step(&mut self, at: PathIndex, step: ChangeStep, now_ns: u64) -> Option<bool> {
+        let path = &mut self.volume.paths[at];
         if step == ChangeStep::CloseQueue && !path.is_over() && path.lane.is_empty() {
-            self.close_drained(number, now_ns);
+            self.close_drained(at, now_ns);
         }
-        let flushes = step == ChangeStep::Drain && self.flushes_for_core_0(number, now_ns);
-        let path = &self.paths[number];
+        let flushes = step == ChangeStep::Drain && self.flushes_for_core_0(at, now_ns);
+        let path = &self.volume.paths[at];
         let done = match step {
             ChangeStep::Drain if flushes => false,
             ChangeStep::Reach => path.is_live(),
             ChangeStep::Drain => !path.is_live() || path.lane.is_empty(),
             ChangeStep::CloseQueue => path.is_over() && path.session.queue.is_none(),
-            ChangeStep::Forget => self.at(number).is_forgettable(self.on.settings.core),
+            ChangeStep::Forget => self.volume.is_forgettable(at, self.on.settings.core),
         };
         if !done {
             return None;
         }
-        let unflushed = path.is_unflushed() || self.at(number).leaves_early();
-        self.on.changes.set_step(Changing::Path(number), None);
+        let unflushed = path.is_unflushed() || self.volume.leaves_early(at);
+        self.on.changes.set_step(Changing::Path(path.place), None);
         if step == ChangeStep::Forget {
-            self.forget(number, now_ns);
+            self.forget(at, now_ns);
         }
         Some(unflushed)
     }
 
     /// Closes a drained path. This is not a path loss, so no event is reported.
-    fn close_drained(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
+    fn close_drained(&mut self, at: PathIndex, now_ns: u64) {
+        let (path, mut on) = self.path(at);
         let before = path.session.leave();
-        let index = path.index;
-        self.volume.stop_asking(&before, &mut self.on.out);
-        self.volume.head.lose(index);
-        self.paths[number]
-            .session
-            .close(Role::Io, false, &mut self.on.out, now_ns);
+        path.stop_asking(&before, &mut on);
+        on.head.lose(at);
+        path.session.close(Role::Io, false, on.out, now_ns);
         self.reconsider(now_ns);
     }
 
@@ -222,44 +242,38 @@ impl Sessions<'_> {
         if self.on.settings.core == 0 {
             return self.read_again(now_ns);
         }
-        for index in self.volume.indexes() {
-            if let Some(number) = self.volume.number(index)
-                && self.volume.head.is_stale(index)
-            {
-                let (path, mut on) = self.path(number);
+        for at in self.volume.paths.indexes() {
+            if self.volume.paths.get(at).is_some() && self.volume.head.is_stale(at) {
+                let (path, mut on) = self.path(at);
                 path.doubt(Doubt::Namespace, &mut on, now_ns);
             }
         }
     }
 
     /// Nothing refers to a path any more: its place is free on this core.
-    fn forget(&mut self, number: usize, now_ns: u64) {
-        let path = &self.paths[number];
-        let (volume, index) = (path.volume, path.index);
+    fn forget(&mut self, at: PathIndex, now_ns: u64) {
         // Where nobody has said yet whether there were any, there may have been.
-        let lost = self.at(number).is_doubtful();
-        let early = self.at(number).leaves_early();
+        let lost = self.volume.is_doubtful(at);
+        let early = self.volume.leaves_early(at);
         let it = &mut *self.volume;
-        let line = |why| report::line(&it.name, path, self.on.settings.core, why);
+        let path = it.paths.remove(at);
+        self.on.owners[path.place] = None;
+        it.head.forget(at);
+        let line = |why| report::line(&it.name, &path, self.on.settings.core, why);
         if lost {
             if it.is_leaving() {
-                let left = line(report::left_unflushed(path));
-                self.on.out.report(HostEvent::Unflushed(volume, left));
+                let left = line(report::left_unflushed(&path));
+                self.on.out.report(HostEvent::Unflushed(it.number, left));
             }
-            let line = line(report::unflushed(path));
+            let line = line(report::unflushed(&path));
             it.fail_next_flush(line, &mut self.on.out);
         } else if early {
             it.losses.note_before_claim(line(report::LEFT_EARLY));
         }
-        let it = &mut *self.volume;
-        it.head.forget(index);
-        it.places[usize::from(index.0)] = VACANT;
-        self.paths[number] = Path::vacant(number);
-        let it = &mut *self.volume;
-        it.settle(self.paths, &mut self.on.out);
+        it.settle(&mut self.on.out);
         self.io().release_flushes(now_ns);
-        let it = &mut *self.volume;
-        it.report_all_paths_down(self.paths, self.on.shutdown.is_closing(), &mut self.on.out);
+        self.volume
+            .report_all_paths_down(self.on.shutdown.is_closing(), &mut self.on.out);
     }
 }
 
@@ -280,8 +294,7 @@ impl HostEngine {
                     .changes
                     .set_step(Changing::Path(place as usize), step);
                 if self.started {
-                    self.sessions_of(place as usize)
-                        .begin(place as usize, now_ns);
+                    self.sessions(volume).begin(path, now_ns);
                 }
             }
             What::Open(config, places) => {
@@ -300,9 +313,9 @@ impl HostEngine {
                 self.on.changes.set_step(Changing::Volume(volume), step);
             }
             _ => {
-                if let Some(number) = self.number(volume, path) {
-                    self.sessions_of(number)
-                        .obey_with(number, &what, serial, now_ns);
+                // Else it has left on this core.
+                if self.path_of(volume, path).is_some() {
+                    self.sessions(volume).obey_with(path, &what, serial, now_ns);
                 }
             }
         }
@@ -313,7 +326,7 @@ impl HostEngine {
         it.make_room(index, &config);
         it.head.set_draining(index, true);
         self.settle_in(volume, index, place, config);
-        self.paths[place].set_admin_state(AdminState::Joining);
+        self.volumes[usize::from(volume)].paths[index].set_admin_state(AdminState::Joining);
         self.rouse_hedger();
     }
 
@@ -325,11 +338,12 @@ impl HostEngine {
                 .outputs
                 .expect_requests(self.on.settings.io_max as usize);
         }
-        for number in self.paths.len()..=place {
-            self.paths.push(Path::vacant(number));
-        }
-        self.paths[place] = Path::new(place, volume, index, config);
-        self.volumes[usize::from(volume)].places[usize::from(index.0)] = place;
+        let owners = &mut self.on.owners;
+        owners.resize(owners.len().max(place + 1), None);
+        let before = owners[place].replace((volume, index));
+        assert!(before.is_none(), "place {place} is another path's");
+        let path = Path::new(place, volume, index, config);
+        self.volumes[usize::from(volume)].paths.insert(path);
     }
 
     fn open_volume(&mut self, volume: u16, mut config: VolumeConfig, places: &[u32], now_ns: u64) {
@@ -358,8 +372,7 @@ impl HostEngine {
         for ((index, path), &place) in numbers.into_iter().zip(paths).zip(places) {
             self.settle_in(volume, index, place as usize, path);
             if self.started {
-                self.sessions_of(place as usize)
-                    .begin(place as usize, now_ns);
+                self.sessions(volume).begin(index, now_ns);
             }
         }
     }
@@ -370,9 +383,10 @@ impl HostEngine {
         let mut any = false;
         for (of, step, serial) in self.on.changes.steps() {
             let unflushed = match of {
-                Changing::Path(number) => self
-                    .sessions_of(number)
-                    .take_path_step(number, step, now_ns),
+                Changing::Path(place) => match self.owner(place) {
+                    Some((mut sessions, at)) => sessions.take_path_step(at, step, now_ns),
+                    None => unreachable!("{step:?} of a path that has left"),
+                },
                 Changing::Volume(volume) => self.take_volume_step(volume, step).then_some(false),
             };
             if let Some(unflushed) = unflushed {
@@ -391,7 +405,7 @@ impl HostEngine {
         let done = match step {
             ChangeStep::Reach => self.volumes[at].ready.is_some(),
             // What waits in it is no path's, and was ended.
-            ChangeStep::Forget => self.paths_of(volume).next().is_none(),
+            ChangeStep::Forget => self.volumes[at].paths.iter().next().is_none(),
             ChangeStep::Drain | ChangeStep::CloseQueue => unreachable!("{step:?} is of a path"),
         };
         if done {
@@ -403,23 +417,4 @@ impl HostEngine {
         }
         done
     }
-}
-
-/// A final flush has ended.
-///
-/// # Panics
-/// If none is under way under this name.
-#[cold]
-pub(super) fn final_flush_ended(paths: &mut [Path], token: u32, done: bool) {
-    let path = paths.get_mut((token >> 16) as usize);
-    let Some(path) = path.filter(|_| is_final_flush(token)) else {
-        unreachable!("a flush ended of no path: {token:#x}");
-    };
-    let to = match path.cache.final_flush() {
-        FinalFlush::Out { .. } => FinalFlush::Ended(done),
-        // It was not for the one that waits now.
-        FinalFlush::Late { .. } => FinalFlush::None,
-        it => unreachable!("{}: a final flush ended that is {it:?}", path.uri),
-    };
-    path.cache.set_final_flush(to);
 }

@@ -4,7 +4,7 @@ use super::io_table::{AttemptEnd, IoTable, Slot};
 use super::path::Path;
 use super::probation::PathHealth;
 use super::types::{IoOp, PathFacts, PathState, ReconnectWait};
-use super::volumes::{LegRole, PathInVolume};
+use super::volumes::{LegRole, Volume};
 use super::{HostEngine, WriteFailover, report};
 use alloc::string::String;
 use multipath::Outcome;
@@ -61,21 +61,24 @@ impl PathCounters {
     }
 }
 
-impl PathInVolume<'_> {
+impl Volume {
     /// Why it takes no I/O of this core; `None`: it does, or would if no better one was there.
-    fn hindrance(&self, cores: u16) -> Option<String> {
-        let it = self.path;
+    fn hindrance(&self, at: PathIndex, cores: u16) -> Option<String> {
+        let it = &self.paths[at];
         // Worlds ask after every turn: what nobody shows is not searched for.
         let last = || report::last_reported(it);
         if it.admin_state() == super::path::AdminState::GivenUp {
             if super::change::is_device(&it.kind) {
                 return Some(last().into());
             }
-            let of = self.volume;
-            return Some(report::stays_lost(&of.name, it, of.recovery.ctrl_loss_ns));
+            return Some(report::stays_lost(
+                &self.name,
+                it,
+                self.recovery.ctrl_loss_ns,
+            ));
         }
         let by_hand = it.admin_state() == super::path::AdminState::Failed;
-        match it.state(&self.volume.recovery, &self.volume.head) {
+        match it.state(&self.recovery, &self.head) {
             PathState::Reconnecting if !last().is_empty() && !it.is_over() => {
                 Some(alloc::format!("it is being connected again: {}", last()))
             }
@@ -86,9 +89,9 @@ impl PathInVolume<'_> {
             | PathState::Failed
             | PathState::Reconnecting
             | PathState::Removed) => Some(report::out_of_use(state).into()),
-            _ if it.is_live() && !it.has_queue() => self.lacks_queue(cores),
+            _ if it.is_live() && !it.has_queue() => self.lacks_queue(at, cores),
             PathState::Draining | PathState::Live | PathState::Probation => {
-                let head = &self.volume.head;
+                let head = &self.head;
                 let why = head.probation(it.index).filter(|_| head.sits_out(it.index));
                 let why = why.map(|of| report::on_probation(it, of.why));
                 let hindrance = head.hindrance(it.index).map(report::hindered);
@@ -138,9 +141,9 @@ impl HostEngine {
     /// How a path is doing on this core at `now_ns`. Of one that has left, the policy's statistics
     /// are those of its index; a volume that is not there has none.
     pub fn path_report(&self, volume: u16, index: PathIndex, now_ns: u64) -> PathReport {
-        let number = self.number(volume, index);
-        let path = number.map(|number| &self.paths[number]);
-        let head = self.volumes.get(usize::from(volume)).map(|it| &it.head);
+        let it = self.volumes.get(usize::from(volume));
+        let path = self.path_of(volume, index);
+        let head = it.map(|it| &it.head);
         let stats = |group| head.map_or_else(PathStats::default, |it| it.stats(index, group));
         let health = head.filter(|_| path.is_some()).map(|it| PathHealth {
             probation: it.probation(index),
@@ -155,16 +158,17 @@ impl HostEngine {
             hindrance: self.path_hindrance(volume, index),
             device_errors: path.map_or([0; 2], |it| it.errors.device.recent(now_ns)),
             oldest_ns: path.map_or([None; 2], |it| it.oldest_ns(&self.on.ios)),
-            wait: number.and_then(|number| self.at(number).reconnect_wait(now_ns)),
+            wait: it.and_then(|it| it.reconnect_wait(index, now_ns)),
         }
     }
 
     /// Why a path takes no I/O of this core; `None`: it does, or would if no better one was there.
     pub fn path_hindrance(&self, volume: u16, path: PathIndex) -> Option<String> {
-        let Some(number) = self.number(volume, path) else {
+        let it = self.volumes.get(usize::from(volume));
+        let Some(it) = it.filter(|it| it.paths.get(path).is_some()) else {
             return Some("it is gone".into());
         };
-        self.at(number).hindrance(self.on.settings.cores)
+        it.hindrance(path, self.on.settings.cores)
     }
 
     /// Whether any path of a volume can take I/O now, and whether one can that is not on probation.
@@ -173,7 +177,7 @@ impl HostEngine {
             return (false, false);
         };
         let usable = it.ready.is_some() && it.head.is_usable();
-        let paths = (0..it.places.len() as u8).map(PathIndex);
+        let paths = it.paths.indexes();
         let mut well = paths.filter(|path| it.head.usable() >> path.0 & 1 == 1);
         let well = usable && well.any(|path| it.head.probation(path).is_none());
         (usable, well)
@@ -212,7 +216,7 @@ impl HostEngine {
     pub fn hangs(&self, volume: u16) -> bool {
         let lost = |path: &Path| path.is_over() && !path.lane.is_empty();
         let hangs = |path: &Path| path.kind.device().is_some() && lost(path);
-        let mut paths = self.paths_of(volume);
+        let mut paths = self.volumes[usize::from(volume)].paths.iter();
         !self.usability(volume).0 && paths.any(hangs)
     }
 
@@ -238,11 +242,9 @@ impl HostEngine {
 
     /// How a path is doing on this core; removed, if there is none.
     pub fn path_state(&self, volume: u16, path: PathIndex) -> PathState {
-        let number = self.number(volume, path);
-        number.map_or(PathState::Removed, |number| {
-            let it = &self.volumes[usize::from(volume)];
-            self.paths[number].state(&it.recovery, &it.head)
-        })
+        let it = self.volumes.get(usize::from(volume));
+        let state = it.and_then(|it| Some(it.paths.get(path)?.state(&it.recovery, &it.head)));
+        state.unwrap_or(PathState::Removed)
     }
 
     /// Slots of this core that are neither free nor of an I/O: there should be none, ever. Looks at
@@ -253,27 +255,29 @@ impl HostEngine {
 
     /// Counters of a path on this core; zero for one that isn't there.
     pub fn counters(&self, volume: u16, path: PathIndex) -> PathCounters {
-        let Some(number) = self.number(volume, path) else {
+        let Some(it) = self.path_of(volume, path) else {
             return PathCounters::default();
         };
         let in_flight = self.in_flight(volume, path);
         PathCounters {
             in_flight,
-            ..self.paths[number].counters
+            ..it.counters
         }
     }
 
     /// Relative throughput of a path, for `service-time`.
     pub(super) fn set_throughput(&mut self, volume: u16, path: PathIndex, throughput: u8) {
-        if let Some(number) = self.number(volume, path) {
-            self.head(number).set_throughput(path, throughput);
+        if self.path_of(volume, path).is_some() {
+            let it = &mut self.volumes[usize::from(volume)];
+            it.head.set_throughput(path, throughput);
         }
     }
 
     /// NUMA distance of a path, for `numa`.
     pub(super) fn set_distance(&mut self, volume: u16, path: PathIndex, distance: u32) {
-        if let Some(number) = self.number(volume, path) {
-            self.head(number).set_distance(path, distance);
+        if self.path_of(volume, path).is_some() {
+            let it = &mut self.volumes[usize::from(volume)];
+            it.head.set_distance(path, distance);
         }
     }
 

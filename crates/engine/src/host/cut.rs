@@ -41,12 +41,11 @@ impl HostEngine {
             return; // see the module's limits; or the leg's volume is not open on this core yet
         };
         it.is_cut = true;
-        for number in 0..self.paths.len() {
-            let path = &self.paths[number];
-            if path.volume == volume && path.is_live() {
-                self.sessions_of(number).lose(number, Some(why), now_ns);
+        self.each_path(|sessions, at| {
+            if sessions.volume.number == volume && sessions.volume.paths[at].is_live() {
+                sessions.lose(at, Some(why), now_ns);
             }
-        }
+        });
         let mut io = self.io(volume);
         while let Some(index) = io.volume.waits.pop_cut(&mut io.on.ios) {
             io.end(index, io.volume.without_path(), NO_PATH, now_ns);
@@ -69,12 +68,11 @@ impl HostEngine {
     /// For how long a volume's controllers may execute what they were given, from the end of their
     /// connections on; `None`: nothing bounds that, or none was seen yet.
     pub fn leaves_behind_ns(&self, volume: u16) -> Option<u64> {
+        let it = self.volumes.get(usize::from(volume))?;
         let mut longest_ns = None;
-        for path in &self.paths {
-            if path.volume == volume && path.known.facts.is_some() {
-                let it = &self.volumes[usize::from(volume)];
-                longest_ns = longest_ns.max(Some(it.bound_of(self.on.settings.kato_ms, path)?));
-            }
+        for path in it.paths.iter().filter(|it| it.known.facts.is_some()) {
+            let bound_ns = path.bound_ns(&it.recovery, self.on.settings.kato_ms);
+            longest_ns = longest_ns.max(Some(bound_ns?));
         }
         longest_ns
     }

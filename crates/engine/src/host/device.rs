@@ -76,14 +76,15 @@ pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
 impl HostEngine {
     /// Whether a path of a volume leads to a device.
     pub(crate) fn uses(&self, volume: u16, device: LocalDevice) -> bool {
-        let mut paths = self.paths.iter().filter(|path| path.volume == volume);
+        let it = self.volumes.get(usize::from(volume));
+        let mut paths = it.into_iter().flat_map(|it| it.paths.iter());
         paths.any(|path| path.kind.device() == Some(device))
     }
 
     /// The device that a volume is, where nothing lies between: it has one path, which is live and
     /// leads to a local device.
     pub(crate) fn sole_device(&self, volume: u16) -> Option<LocalDevice> {
-        let mut paths = self.paths.iter().filter(|path| path.volume == volume);
+        let mut paths = self.volumes[usize::from(volume)].paths.iter();
         let path = paths.next().filter(|path| path.is_live())?;
         match path.kind {
             PathKind::Device {
@@ -98,20 +99,18 @@ impl HostEngine {
     /// The devices that a volume's paths lead to have so many bytes now: a file or a disk became
     /// larger. The volume is as large when all its paths are.
     pub fn resize_device(&mut self, volume: u16, size: u64, now_ns: u64) {
-        for number in 0..self.paths.len() {
-            let path = &mut self.paths[number];
-            let live = path.is_live();
-            let PathKind::Device { bytes, .. } = &mut path.kind else {
-                continue; // the controller's namespace says how large it is
-            };
-            if path.volume != volume {
-                continue;
+        self.each_path(|sessions, at| {
+            let path = &mut sessions.volume.paths[at];
+            // Of a controller's namespace that says how large it is.
+            if let PathKind::Device { bytes, .. } = &mut path.kind
+                && path.volume == volume
+            {
+                *bytes = size;
+                if let Some(shown) = shown(&path.kind).filter(|_| path.is_live()) {
+                    sessions.changed(at, shown, now_ns);
+                }
             }
-            *bytes = size;
-            if let Some(shown) = shown(&path.kind).filter(|_| live) {
-                self.sessions_of(number).changed(number, shown, now_ns);
-            }
-        }
+        });
     }
 }
 

@@ -16,12 +16,13 @@ use super::io::VolumeIo;
 use super::io_table::AttemptEnd;
 use super::path::Path;
 use super::report;
-use super::volumes::{LegRole, VACANT, Volume};
+use super::volumes::{LegRole, Volume};
 use crate::limits::{
     DEVICE_ERRORS_COMPARED_NS, DEVICE_ERRORS_EXPECTED, DEVICE_ERRORS_MIN, DEVICE_ERRORS_RECENT_NS,
 };
 use crate::seldom::Seldom;
 use multipath::Outcome;
+use policy::PathIndex;
 
 /// Device errors of one path on this core. Arrays: what was repeated, and what failed for good.
 #[derive(Debug)]
@@ -109,14 +110,15 @@ fn compared(path: &Path) -> Share {
     }
 }
 
-/// What the paths of a volume answered so far is not compared any more: also where one has come
-/// back, for the others had I/O meanwhile that it could not have. `paths`: of the engine.
-pub(super) fn compare_anew(volume: &Volume, paths: &mut [Path], now_ns: u64) {
-    for &number in volume.places.iter().filter(|&&number| number != VACANT) {
-        let path = &mut paths[number];
-        path.errors.device.passing = 0;
-        path.errors.device.done_before = path.counters.ios.iter().sum();
-        path.errors.device.from_ns = now_ns.max(1);
+impl Volume {
+    /// What its paths answered so far is not compared any more: also where one has come back, for
+    /// the others had I/O meanwhile that it could not have.
+    pub(super) fn compare_anew(&mut self, now_ns: u64) {
+        for path in self.paths.iter_mut() {
+            path.errors.device.passing = 0;
+            path.errors.device.done_before = path.counters.ios.iter().sum();
+            path.errors.device.from_ns = now_ns.max(1);
+        }
     }
 }
 
@@ -126,7 +128,7 @@ impl VolumeIo<'_> {
     #[cold]
     pub(super) fn device_error(
         &mut self,
-        number: usize,
+        at: PathIndex,
         index: u32,
         outcome: Outcome,
         failed: bool,
@@ -137,17 +139,17 @@ impl VolumeIo<'_> {
         let once = history.retries == 0 || history.refused != 0;
         if matches!(outcome, Outcome::Busy { .. }) && once && history.attempt != AttemptEnd::NoRoom
         {
-            self.compare_passing_errors(number, now_ns);
+            self.compare_passing_errors(at, now_ns);
         }
         if self.volume.leg != LegRole::None {
             return;
         }
-        let errors = &mut self.paths[number].errors.device;
+        let errors = &mut self.volume.paths[at].errors.device;
         errors.note(failed, now_ns);
         let Some(count) = errors.lines[usize::from(failed)].one_more(now_ns) else {
             return; // a line was written lately
         };
-        let (path, mut on) = self.path(number);
+        let (path, mut on) = self.path(at);
         on.report_trouble(
             path,
             &report::device_error(&path.kind, outcome, count, failed),
@@ -156,25 +158,23 @@ impl VolumeIo<'_> {
 
     /// Puts a path on probation that answers with passing errors while another one of its volume
     /// does not.
-    fn compare_passing_errors(&mut self, number: usize, now_ns: u64) {
-        let index = self.paths[number].index;
-        let from_ns = self.paths[number].errors.device.from_ns;
+    fn compare_passing_errors(&mut self, at: PathIndex, now_ns: u64) {
+        let from_ns = self.volume.paths[at].errors.device.from_ns;
         if now_ns.saturating_sub(from_ns) >= DEVICE_ERRORS_COMPARED_NS || from_ns == 0 {
-            compare_anew(self.volume, self.paths, now_ns);
+            self.volume.compare_anew(now_ns);
         }
-        self.paths[number].errors.device.passing += 1;
-        let share = compared(&self.paths[number]);
+        self.volume.paths[at].errors.device.passing += 1;
+        let share = compared(&self.volume.paths[at]);
         let permille = self.volume.recovery.health.errors_permille;
         if permille == 0 || !share.is_many(permille) {
             return;
         }
-        let at = self.at(number);
-        let others = at.others();
+        let others = self.volume.others(at);
         let better = others.filter(|path| share.is_worse_than(compared(path)));
         let better = better.fold(0, |bits, path| bits | 1_u64 << path.index.0);
-        if let Some(why) = self.volume.head.does_worse(index, better, now_ns) {
-            compare_anew(self.volume, self.paths, now_ns);
-            self.on_probation(number, why, now_ns);
+        if let Some(why) = self.volume.head.does_worse(at, better, now_ns) {
+            self.volume.compare_anew(now_ns);
+            self.on_probation(at, why, now_ns);
         }
     }
 }

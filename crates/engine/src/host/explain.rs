@@ -16,7 +16,6 @@
 use super::counters::group;
 use super::io::VolumeIo;
 use super::io_table::{EMPTY, IoTable, Slot, carries};
-use super::path::Path;
 use super::types::{Io, PathState};
 use super::volumes::Volume;
 use super::{HostEngine, report};
@@ -276,11 +275,10 @@ impl Volume {
     }
 
     /// The path for an I/O among those whose bits are set; it is written down if it is its turn.
-    /// `paths`: of the engine.
+    ///
     pub(super) fn choose(
         &mut self,
         ios: &mut IoTable,
-        paths: &[Path],
         index: u32,
         able: u64,
         now_ns: u64,
@@ -288,7 +286,7 @@ impl Volume {
         let (slot, token) = (ios.get(index), ios.token(index));
         let request = slot.request(now_ns);
         let asked = self.explain.is_some() && self.recovery.enabled;
-        let patience_ns = asked.then(|| self.patience_ns(paths, now_ns)).flatten();
+        let patience_ns = asked.then(|| self.patience_ns(now_ns)).flatten();
         let allow = |path: PathIndex| able >> path.0 & 1 == 1;
         let explain = self.explain.as_mut();
         let Some(entry) = explain.and_then(|it| it.entry(slot, token, now_ns)) else {
@@ -312,9 +310,8 @@ impl Volume {
         let carried = self.head.among(|limits| carries(limits, &slot.io));
         let looks = entry.sample.choice.looks().iter().zip(0_u8..);
         for (look, path) in looks {
-            let number = self.places[usize::from(path)];
-            let place = paths.get(number); // None: VACANT
-            let state = place.map(|it| it.state(&self.recovery, &self.head));
+            let there = self.paths.get(PathIndex(path));
+            let state = there.map(|it| it.state(&self.recovery, &self.head));
             let hindrance = self.head.hindrance(PathIndex(path));
             let obstacle = match (state, hindrance) {
                 (None, _) => Obstacle::Gone,
@@ -375,7 +372,7 @@ impl VolumeIo<'_> {
     #[cold]
     pub(super) fn place_oddly(&mut self, index: u32, now_ns: u64) {
         let it = &mut *self.volume;
-        match it.choose(&mut self.on.ios, self.paths, index, u64::MAX, now_ns) {
+        match it.choose(&mut self.on.ios, index, u64::MAX, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.park(index, now_ns),
         }

@@ -119,15 +119,15 @@ impl Path {
 
 impl Volume {
     /// A usable path whose controller lists allocated blocks, the others reading as zeroes.
-    /// `paths`: of the engine.
-    fn lister(&self, paths: &[Path]) -> Option<PathIndex> {
+    ///
+    fn lister(&self) -> Option<PathIndex> {
         let lists = |path: &&Path| {
             let facts = path.known.facts.as_deref().filter(|_| path.is_live());
             facts.is_some_and(|it| {
                 it.controller.lists_allocated && it.namespace.deallocate_reads_zero
             })
         };
-        let all = self.paths(paths).filter(lists);
+        let all = self.paths.iter().filter(lists);
         let among = all.fold(0_u64, |bits, path| bits | 1 << path.index.0);
         let usable = self.head.usable_among(among);
         (usable != 0).then(|| PathIndex(usable.trailing_zeros() as u8))
@@ -139,7 +139,7 @@ impl HostEngine {
     pub(crate) fn witness(&self, volume: u16) -> Option<Witness> {
         let device = self.sole_device(volume).map(Witness::Device);
         let it = &self.volumes[usize::from(volume)];
-        device.or_else(|| it.lister(&self.paths).map(|_| Witness::Paths(volume)))
+        device.or_else(|| it.lister().map(|_| Witness::Paths(volume)))
     }
 
     /// Asks how far the bytes of a volume from `offset` on are of one kind. Answered by
@@ -151,13 +151,12 @@ impl HostEngine {
         (offset, length): (u64, u32),
         now_ns: u64,
     ) {
-        let it = &self.volumes[usize::from(volume)];
-        let path = it.lister(&self.paths);
-        let Some(number) = path.and_then(|path| self.number(volume, path)) else {
+        let it = &mut self.volumes[usize::from(volume)];
+        let Some(at) = it.lister() else {
             let unknown = HostEvent::Extent(id, DeviceExtent::UNKNOWN);
             return self.on.out.report(unknown);
         };
-        let path = &mut self.paths[number];
+        let path = &mut it.paths[at];
         let shift = path.known.target.block_shift;
         let slba = offset >> shift;
         let end = (offset + u64::from(length)).next_multiple_of(1 << shift) >> shift;

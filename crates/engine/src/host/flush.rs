@@ -40,7 +40,7 @@ use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
 use super::types::{HostEvent, PathEvent, PathKind};
-use super::volumes::{PathInVolume, Volume};
+use super::volumes::Volume;
 use super::{HostEngine, report};
 use alloc::string::String;
 use canary::Bug;
@@ -86,58 +86,58 @@ impl Path {
     }
 }
 
-impl PathInVolume<'_> {
+impl Volume {
     /// Whether writes that it had, on any core, may not be durable once it has left: not where the
     /// others flush for it.
-    pub(super) fn is_doubtful(&self) -> bool {
-        let unknown = self.path.cache.awaits_reports() && !self.volume.leg.is_here();
-        (self.path.is_unflushed() || unknown) && self.may_take_along()
+    pub(super) fn is_doubtful(&self, at: PathIndex) -> bool {
+        let unknown = self.paths[at].cache.awaits_reports() && !self.leg.is_here();
+        (self.paths[at].is_unflushed() || unknown) && self.may_take_along(at)
     }
 
     /// Whether what its controller has in its cache may be lost with it: not where the others flush
     /// for it.
-    fn may_take_along(&self) -> bool {
+    fn may_take_along(&self, at: PathIndex) -> bool {
         // One that was never seen is taken to be like those that were.
-        let seen = self.volume.paths(self.paths).filter(|it| it.was_seen());
+        let seen = self.paths.iter().filter(|it| it.was_seen());
         let caches = seen.map(Path::has_cache).reduce(|a, b| a | b);
-        let shared = self.volume.recovery.shared_write_cache;
-        !shared && (self.path.was_seen() || caches != Some(false))
+        let shared = self.recovery.shared_write_cache;
+        !shared && (self.paths[at].was_seen() || caches != Some(false))
     }
 
     /// Whether a leg's path leaves before its mirror knows what another owner has left, and its
     /// controller has not flushed.
-    pub(super) fn leaves_early(&self) -> bool {
-        let unknown = self.volume.leg.is_unclaimed() && !self.path.cache.flushed_to_leave;
-        unknown && self.path.has_cache() && self.may_take_along()
+    pub(super) fn leaves_early(&self, at: PathIndex) -> bool {
+        let unknown = self.leg.is_unclaimed() && !self.paths[at].cache.flushed_to_leave;
+        unknown && self.paths[at].has_cache() && self.may_take_along(at)
     }
 
     /// Whether it is lost, and [`Self::is_doubtful`].
-    pub(super) fn is_in_doubt(&self) -> bool {
-        !self.path.is_live() && self.is_doubtful()
+    pub(super) fn is_in_doubt(&self, at: PathIndex) -> bool {
+        !self.paths[at].is_live() && self.is_doubtful(at)
     }
 
     /// Why it can't leave now but by force: what its controller has in its cache would be lost.
-    pub(super) fn loses_by_leaving(&self) -> Option<String> {
-        let early = !self.path.is_live() && self.leaves_early();
-        if self.is_in_doubt() {
-            return Some(report::in_doubt(self.path));
+    pub(super) fn loses_by_leaving(&self, at: PathIndex) -> Option<String> {
+        let early = !self.paths[at].is_live() && self.leaves_early(at);
+        if self.is_in_doubt(at) {
+            return Some(report::in_doubt(&self.paths[at]));
         }
-        early.then(|| report::too_early(self.path))
+        early.then(|| report::too_early(&self.paths[at]))
     }
 
     /// Whether this core's queue is not open yet, while others of so many may use theirs, and have
     /// writes in its cache. It is live soon, or lost, and then all cores say what they had.
-    fn may_be_live_elsewhere(&self, cores: u16) -> bool {
-        let connects = matches!(self.path.session.state(), SessionState::Connecting);
-        let joins = self.path.admin_state() == AdminState::Joining;
-        connects && !joins && self.others_may_cache(cores)
+    fn may_be_live_elsewhere(&self, at: PathIndex, cores: u16) -> bool {
+        let connects = matches!(self.paths[at].session.state(), SessionState::Connecting);
+        let joins = self.paths[at].admin_state() == AdminState::Joining;
+        connects && !joins && self.others_may_cache(at, cores)
     }
 
     /// Whether other cores, of so many, may have unflushed writes on it, and say so when it is
     /// lost.
-    pub(super) fn others_may_cache(&self, cores: u16) -> bool {
-        let known = self.path.known.facts.is_some() && self.path.has_cache();
-        cores > 1 && known && self.recovers()
+    pub(super) fn others_may_cache(&self, at: PathIndex, cores: u16) -> bool {
+        let known = self.paths[at].known.facts.is_some() && self.paths[at].has_cache();
+        cores > 1 && known && self.recovery.enabled
     }
 }
 
@@ -169,22 +169,21 @@ impl VolumeIo<'_> {
         }
         let recovery = it.recovery;
         let mut is_away = false;
-        for path in self.volume.indexes() {
-            let Some(number) = self.volume.number(path) else {
-                continue; // a place without a path
+        for at in self.volume.paths.indexes() {
+            let Some(path) = self.volume.paths.get(at) else {
+                continue; // it has left
             };
-            let path = &self.paths[number];
             let live = path.is_live();
             let all = self.on.settings.cores > 1 && live && path.has_cache();
-            let asked = self.on.ios.get(index).flush.asked & 1 << path.index.0 != 0;
+            let asked = self.on.ios.get(index).flush.asked & 1 << at.0 != 0;
             let needed = match live {
                 true => path.is_unflushed() || all,
                 false if canary::has(Bug::ForgottenCache) => false,
                 false => {
-                    self.at(number).is_doubtful()
+                    self.volume.is_doubtful(at)
                         || self
-                            .at(number)
-                            .may_be_live_elsewhere(self.on.settings.cores)
+                            .volume
+                            .may_be_live_elsewhere(at, self.on.settings.cores)
                 }
             };
             let some = self.on.ios.get(index).flush.asked != 0;
@@ -192,10 +191,9 @@ impl VolumeIo<'_> {
             if asked || enough || !needed {
                 continue;
             }
-            if live && self.ask_to_flush(number, index, now_ns) {
+            if live && self.ask_to_flush(at, index, now_ns) {
                 return;
             }
-            let at = self.paths[number].index;
             if !live || !self.volume.head.is_barred(at) {
                 is_away = true;
             }
@@ -211,24 +209,22 @@ impl VolumeIo<'_> {
     }
 
     /// False: it can't be asked now, or its ANA state forbids it.
-    fn ask_to_flush(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
+    fn ask_to_flush(&mut self, at: PathIndex, index: u32, now_ns: u64) -> bool {
         let request = self.on.ios.get(index).request(now_ns);
-        let path = self.paths[number].index;
-        if self.volume.head.select_only(&request, path).is_none() {
+        if self.volume.head.select_only(&request, at).is_none() {
             return false;
         }
         let slot = self.on.ios.get_mut(index);
-        slot.flush.asked |= 1 << path.0;
-        slot.flush.covers = self.paths[number].cache.covered_now();
-        self.put(index, path, now_ns);
+        slot.flush.asked |= 1 << at.0;
+        slot.flush.covers = self.volume.paths[at].cache.covered_now();
+        self.put(index, at, now_ns);
         true
     }
 
-    /// A flush has done its work on path `number`: on to the next one.
-    pub(super) fn flushed(&mut self, number: usize, index: u32, now_ns: u64) {
+    /// A flush has done its work on path `at`: on to the next one.
+    pub(super) fn flushed(&mut self, at: PathIndex, index: u32, now_ns: u64) {
         let slot = self.on.ios.get(index);
-        let path = &mut self.paths[number];
-        let at = path.index;
+        let path = &mut self.volume.paths[at];
         if slot.flush.asked & 1 << at.0 == 0 {
             // No path had anything to flush, and this one was any; unless that has changed.
             return match slot.flush.given_up == self.volume.losses.generation() {
@@ -244,8 +240,7 @@ impl VolumeIo<'_> {
 
     /// A flush must be repeated on path `path`, or wait for it.
     pub(super) fn flush_again(&mut self, index: u32, path: PathIndex, now_ns: u64) {
-        let number = self.volume.number(path);
-        let lost = number.is_none_or(|number| !self.paths[number].is_live());
+        let lost = self.volume.paths.get(path).is_none_or(|it| !it.is_live());
         let slot = self.on.ios.get_mut(index);
         slot.history.moved(lost);
         slot.flush.asked &= !(1 << path.0);
@@ -256,7 +251,7 @@ impl VolumeIo<'_> {
     fn await_flush(&mut self, index: u32, now_ns: u64) {
         let it = &mut *self.volume;
         let recovery = it.recovery;
-        let out = !it.head.is_usable() && it.patience_ns(self.paths, now_ns).is_none();
+        let out = !it.head.is_usable() && it.patience_ns(now_ns).is_none();
         let slot = self.on.ios.get_mut(index);
         let until_ns = slot.started_ns.saturating_add(recovery.flush_timeout_ns);
         if !recovery.enabled || until_ns <= now_ns {
@@ -276,18 +271,17 @@ impl VolumeIo<'_> {
     /// What lost controllers may have had in their caches is given up: says so, and fails all
     /// flushes under way. Those that wait fail now, the others when they come back to `flush`.
     pub(super) fn give_up_writes(&mut self, now_ns: u64) {
-        for path in self.volume.indexes() {
-            let number = self.volume.number(path);
-            let Some(number) = number.filter(|&number| self.at(number).is_in_doubt()) else {
-                continue; // a place without a path, or nothing may be lost there
-            };
-            let path = &mut self.paths[number];
+        for at in self.volume.paths.indexes() {
+            if self.volume.paths.get(at).is_none() || !self.volume.is_in_doubt(at) {
+                continue; // it has left, or nothing may be lost there
+            }
+            let path = &mut self.volume.paths[at];
             path.cache.settle();
             self.volume.totals.flush_failed = Some((now_ns, path.index));
-            let (path, on) = self.path(number);
+            let (path, on) = self.path(at);
             let line = on.line(path, report::unflushed(path));
-            on.volume.losses.report(line.clone());
-            on.out.report(HostEvent::Warning(path.volume, line));
+            on.out.report(HostEvent::Warning(path.volume, line.clone()));
+            self.volume.losses.report(line);
         }
         self.fail_flushes(now_ns);
     }
@@ -302,41 +296,41 @@ impl VolumeIo<'_> {
     /// may be lost, also what other cores had acknowledged, and no later flush of that path would
     /// say so.
     #[cold]
-    pub(super) fn unowned_flush_failed(&mut self, number: usize, now_ns: u64) {
-        self.paths[number].report_failed_flush(self.on.settings.core, &mut self.on.out);
-        self.fail_next_flush(number, now_ns);
+    pub(super) fn unowned_flush_failed(&mut self, at: PathIndex, now_ns: u64) {
+        self.volume.paths[at].report_failed_flush(self.on.settings.core, &mut self.on.out);
+        self.fail_next_flush(at, now_ns);
     }
 
     /// The same, from another core.
-    pub(super) fn flush_failed_elsewhere(&mut self, number: usize, core: u16, now_ns: u64) {
+    pub(super) fn flush_failed_elsewhere(&mut self, at: PathIndex, core: u16, now_ns: u64) {
         // Core 0 tells all, also who saw it.
         if core == self.on.settings.core {
             return;
         }
         if self.on.settings.core == 0 {
-            self.paths[number].report_failed_flush(core, &mut self.on.out);
+            self.volume.paths[at].report_failed_flush(core, &mut self.on.out);
         }
-        self.fail_next_flush(number, now_ns);
+        self.fail_next_flush(at, now_ns);
     }
 
     /// The same, from another core.
-    pub(super) fn flushed_elsewhere(&mut self, number: usize, now_ns: u64) {
+    pub(super) fn flushed_elsewhere(&mut self, at: PathIndex, now_ns: u64) {
         if self.on.settings.core == 0 {
-            self.paths[number].report_flush(&mut self.on.out);
+            self.volume.paths[at].report_flush(&mut self.on.out);
         }
-        if self.paths[number].cache.take_inherited() {
+        if self.volume.paths[at].cache.take_inherited() {
             self.release_flushes(now_ns);
         }
     }
 
     /// The volume's flushes that wait fail for it, or the next one.
-    fn fail_next_flush(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
+    fn fail_next_flush(&mut self, at: PathIndex, now_ns: u64) {
+        let path = &mut self.volume.paths[at];
         path.cache.all_flushed();
         self.volume.totals.flush_failed = Some((now_ns, path.index));
-        let (path, on) = self.path(number);
+        let (path, on) = self.path(at);
         let line = on.line(path, report::FLUSH_FAILED_LATE);
-        on.volume.fail_next_flush(line, on.out);
+        self.volume.fail_next_flush(line, &mut self.on.out);
         self.release_flushes(now_ns);
     }
 
@@ -363,20 +357,21 @@ impl HostEngine {
     /// Paths of a volume, a bit for each, whose controllers are lost with acknowledged writes that
     /// were not flushed: they may come back without them (T13).
     pub fn lost_caches(&self, volume: u16) -> u64 {
-        let there = usize::from(volume) < self.volumes.len();
-        let paths = there.then(|| self.paths_of(volume));
-        let paths = paths.into_iter().flatten();
-        let lost = paths.filter(|path| self.at(path.number).is_in_doubt());
-        lost.fold(0, |all, path| all | 1 << path.index.0)
+        let it = self.volumes.get(usize::from(volume));
+        it.map_or(0, |it| {
+            let paths = it.paths.iter().map(|path| path.index);
+            let lost = paths.filter(|&at| it.is_in_doubt(at));
+            lost.fold(0, |all, at| all | 1 << at.0)
+        })
     }
 
     /// What lost controllers of a leg may have had in their caches its mirror has noted, and gives
     /// it again: nobody waits for those controllers to flush it.
     pub fn forget_cache(&mut self, volume: u16, now_ns: u64) {
-        for path in self.indexes(volume) {
-            let number = self.number(volume, path);
-            if let Some(number) = number.filter(|&number| self.at(number).is_in_doubt()) {
-                self.paths[number].cache.settle();
+        let it = &mut self.volumes[usize::from(volume)];
+        for at in it.paths.indexes() {
+            if it.paths.get(at).is_some() && it.is_in_doubt(at) {
+                it.paths[at].cache.settle();
             }
         }
         self.io(volume).fail_flushes(now_ns);

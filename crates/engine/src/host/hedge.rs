@@ -35,7 +35,7 @@ use super::io::VolumeIo;
 use super::io_table::{IoState, IoTable, Kind, Lane, carries};
 use super::path::Path;
 use super::types::{IoOp, PathKind};
-use super::volumes::{VACANT, Volume};
+use super::volumes::Volume;
 use crate::limits::{BUFFER_MAX, HEDGES_MAX};
 use crate::machine::{Memory, Span};
 use crate::scratch::Scratch;
@@ -118,27 +118,17 @@ pub(super) struct Hedger {
 /// What is inspected: all I/Os of a core that are on paths.
 pub(super) struct Inspected<'a> {
     pub ios: &'a mut IoTable,
-    pub paths: &'a [Path],
     pub volumes: &'a mut [Volume],
     pub scratch: &'a mut Scratch,
-}
-
-impl<'a> Inspected<'a> {
-    /// The paths of a volume.
-    fn paths_of(&self, volume: &Volume) -> impl Iterator<Item = &'a Path> {
-        let there = volume.places.iter().filter(|&&number| number != VACANT);
-        let paths = self.paths;
-        there.map(move |&number| &paths[number])
-    }
 }
 
 /// An inspection of the oldest reads of all paths: how far it is, and when the next one is due. It
 /// is interrupted for each copy that is to be sent.
 pub(super) struct Inspection {
     now_ns: u64,
-    /// The next path is the one at this place of this volume.
+    /// The next path is the one with this index, if there is one, of this volume.
     volume: usize,
-    place: usize,
+    next: u8,
     /// The path that is being inspected.
     walk: Option<Walk>,
     /// Some volume hedges.
@@ -166,7 +156,8 @@ enum Reach {
 
 /// Where the inspection of one path is.
 struct Walk {
-    number: usize,
+    volume: usize,
+    at: PathIndex,
     /// The next I/O, and the first that was not given to the path's queue.
     next: Option<u32>,
     waiting: Option<u32>,
@@ -203,7 +194,7 @@ impl Inspection {
         Self {
             now_ns,
             volume: 0,
-            place: 0,
+            next: 0,
             walk: None,
             is_hedging: false,
             at_ns: u64::MAX,
@@ -216,19 +207,20 @@ impl Inspection {
     /// Goes on to the next path with reads that may be late; false: there is none.
     fn next_path(&mut self, on: &Inspected<'_>) -> bool {
         while let Some(volume) = on.volumes.get(self.volume) {
-            let place = volume.places.get(self.place).copied();
             let hedges = volume.head.hedges();
             self.is_hedging |= hedges;
-            let Some(number) = place.filter(|_| hedges) else {
+            let at = PathIndex(self.next);
+            if !hedges || self.next >= volume.paths.end() {
                 self.volume += 1;
-                self.place = 0;
+                self.next = 0;
                 continue;
-            };
-            self.place += 1;
-            let path = on.paths.get(number); // None: VACANT
+            }
+            self.next += 1;
+            let path = volume.paths.get(at);
             if let Some(path) = path.filter(|it| it.session.queue.is_some() && it.is_live()) {
                 self.walk = Some(Walk {
-                    number,
+                    volume: self.volume,
+                    at,
                     next: path.lane.oldest_issued(),
                     waiting: path.lane.waiting(),
                     walked: 0,
@@ -428,7 +420,7 @@ impl Hedger {
             }
             walk.next = on.ios.next(index);
             walk.walked += 1;
-            let Some((inspect_ns, fresh)) = self.plan_of(walk.number, index, it, on) else {
+            let Some((inspect_ns, fresh)) = self.plan_of(&walk, index, it, on) else {
                 continue; // never worth an inspection
             };
             it.any = true;
@@ -437,7 +429,7 @@ impl Hedger {
                 it.at_ns = it.at_ns.min(inspect_ns);
                 walk.young += u32::from(fresh);
             } else {
-                let again_ns = match self.consider(walk.number, index, it.now_ns, on) {
+                let again_ns = match self.consider(&walk, index, it.now_ns, on) {
                     Ok(late) => {
                         copy = Some(late);
                         u64::MAX
@@ -467,7 +459,7 @@ impl Hedger {
     /// `None`: it never is.
     fn plan_of(
         &mut self,
-        number: usize,
+        walk: &Walk,
         index: u32,
         it: &mut Inspection,
         on: &Inspected<'_>,
@@ -481,9 +473,8 @@ impl Hedger {
         if pair.token == token && pair.inspect_ns != UNASKED {
             return (pair.inspect_ns < u64::MAX).then_some((pair.inspect_ns, false));
         }
-        let path = &on.paths[number];
-        let head = &on.volumes[usize::from(path.volume)].head;
-        let after_ns = head.look_after_ns(path.index, &slot.ticket)?;
+        let head = &on.volumes[walk.volume].head;
+        let after_ns = head.look_after_ns(walk.at, &slot.ticket)?;
         it.after_ns = it.after_ns.min(after_ns);
         Some((slot.placed_ns.saturating_add(after_ns), true))
     }
@@ -491,7 +482,7 @@ impl Hedger {
     /// A read is late: it gets a copy, or is inspected again at the time returned as error, ns.
     fn consider(
         &mut self,
-        number: usize,
+        walk: &Walk,
         index: u32,
         now_ns: u64,
         on: &mut Inspected<'_>,
@@ -500,14 +491,13 @@ impl Hedger {
         let (ticket, length) = (slot.ticket, slot.io.length);
         let age_ns = now_ns.saturating_sub(slot.placed_ns);
         let sure_ns = age_ns.saturating_sub(self.busy_ns);
-        let path = &on.paths[number];
-        let (volume, from) = (usize::from(path.volume), path.index);
+        let Walk { volume, at, .. } = *walk;
         let pair = self.of(index);
         if pair.token != token {
             (pair.token, pair.no_room) = (token, false);
             on.volumes[volume].hedged.looked += 1;
         }
-        let queue = path.session.queue.as_ref();
+        let queue = on.volumes[volume].paths[at].session.queue.as_ref();
         if !queue.is_some_and(|queue| queue.awaits(token)) {
             return Err(u64::MAX);
         }
@@ -521,14 +511,14 @@ impl Hedger {
         let it = &mut on.volumes[volume];
         let Some(buffers) = buffers else {
             let head = &mut it.head;
-            if head.would_hedge_among(&request, from, &ticket, sure_ns, allow) {
+            if head.would_hedge_among(&request, at, &ticket, sure_ns, allow) {
                 let pair = self.of(index);
                 it.hedged.no_room += u64::from(!pair.no_room);
                 pair.no_room = true;
             }
             return Err(now_ns + FULL_NS);
         };
-        let chosen = it.head.hedge_among(&request, from, &ticket, sure_ns, allow);
+        let chosen = it.head.hedge_among(&request, at, &ticket, sure_ns, allow);
         let again_ns = match chosen {
             Hedge::Send(other) => {
                 return Ok(LateRead {
@@ -635,7 +625,8 @@ fn able_to_copy(index: u32, on: &Inspected<'_>) -> u64 {
         let room = path.session.queue.as_ref().is_some_and(|it| it.has_room());
         tcp && room && path.is_live() && path.lane.waiting().is_none()
     };
-    on.paths_of(volume)
+    let paths = volume.paths.iter();
+    paths
         .filter(has_room)
         .fold(0, |bits, path| bits | able & 1 << path.index.0)
 }
@@ -662,13 +653,12 @@ impl VolumeIo<'_> {
             buffers,
         } = late;
         let ticket = self.volume.head.ticket();
-        let number = self.volume.place(other);
         let copy = self.on.ios.take_copy_of(index, now_ns);
         let Some(copy) = copy.filter(|&copy| {
             let slot = self.on.ios.get_mut(copy);
             (slot.ticket, slot.path, slot.io.span) = (ticket, other, buffers[1]);
             slot.hedged = true;
-            self.issue(number, copy, now_ns)
+            self.issue(other, copy, now_ns)
         }) else {
             // The queue has just failed: it was never sent.
             copy.inspect(|&copy| self.on.ios.free_spare(copy));
@@ -679,22 +669,23 @@ impl VolumeIo<'_> {
             head.dropped(other, group(IoOp::Read), now_ns, ticket);
             return;
         };
-        let lane = &mut self.paths[number].lane;
-        self.on.ios.push_on_path(lane, copy, false);
+        let path = &mut self.volume.paths[other];
+        self.on.ios.push_on_path(&mut path.lane, copy, false);
         let slot = self.on.ios.get_mut(index);
         slot.hedged = true;
         slot.watched = true;
         let home = core::mem::replace(&mut slot.io.span, buffers[0]);
         self.on.hedger.pair_up(&self.on.ios, index, copy, home);
         self.volume.hedged.sent += 1;
-        self.paths[number].counters.copies += 1;
-        self.on.out.touch(&mut self.paths[number].session, Role::Io);
+        let path = &mut self.volume.paths[other];
+        path.counters.copies += 1;
+        self.on.out.touch(&mut path.session, Role::Io);
     }
 
-    /// One of two copies, which was on path `number`, has ended.
+    /// One of two copies, which was on path `at`, has ended.
     pub(super) fn copy_ended(
         &mut self,
-        number: usize,
+        at: PathIndex,
         index: u32,
         outcome: Outcome,
         now_ns: u64,
@@ -704,7 +695,9 @@ impl VolumeIo<'_> {
         let end = hedger.end_copy(ios, scratch, volume, index, outcome, now_ns);
         if end == CopyEnd::Done {
             // Its bytes are copied in the next turn.
-            self.on.out.touch(&mut self.paths[number].session, Role::Io);
+            self.on
+                .out
+                .touch(&mut self.volume.paths[at].session, Role::Io);
         }
         end
     }
@@ -757,7 +750,6 @@ impl HostEngine {
         loop {
             let on = Inspected {
                 ios: &mut self.on.ios,
-                paths: &self.paths,
                 volumes: &mut self.volumes,
                 scratch: &mut self.on.scratch,
             };

@@ -3,18 +3,18 @@
 //! The policy's choice is final while the path lives: an I/O whose path is full waits for that
 //! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
 //! that a path did not do is decided in `wait`.
-use super::change_steps::{final_flush_ended, is_final_flush};
+use super::change_steps::{final_flush_place, is_final_flush};
 use super::connections::{Role, SessionState};
 use super::counters::group;
 use super::fence::range;
 use super::io_table::{AttemptEnd, FlushProgress, IoTable, Kind, cut};
-use super::loss::{is_let_go, let_go_of};
+use super::loss::{is_let_go, let_go_place};
 use super::outbox::Outbox;
 use super::path::{Path, Target};
 use super::probation::is_timed;
 use super::session::Sessions;
 use super::types::{Doubt, Hints, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
-use super::volumes::{PathContext, PathInVolume, Volume};
+use super::volumes::{PathContext, Volume};
 use super::{HostEngine, Ready, Shared, WriteFailover, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use block::IoLimits;
@@ -76,8 +76,8 @@ impl Path {
     /// Until then nothing more is given to it, and its last word is sent.
     #[cold]
     fn retire(&mut self, on: &mut PathContext<'_>, now_ns: u64) {
-        on.volume.head.set_enabled(self.index, false);
-        let abort = self.must_abort(Role::Io, on.volume);
+        on.head.set_enabled(self.index, false);
+        let abort = self.must_abort(Role::Io, on);
         self.session.close(Role::Io, abort, on.out, now_ns);
     }
 
@@ -85,38 +85,69 @@ impl Path {
     fn warn_of_stall(&self, latency_ns: u64, on: &mut PathContext<'_>) {
         on.warn(self, &report::stall(latency_ns));
     }
-
-    /// An I/O was under way when its namespace shrank; said once of each size.
-    #[cold]
-    fn warn_of_end(&self, index: u32, on: &mut PathContext<'_>) {
-        let ready = on.volume.ready.as_mut().filter(|ready| !ready.warned);
-        // Else it was said of this size; or the volume is leaving.
-        if let Some(ready) = ready {
-            ready.warned = true;
-            let io = &on.ios.get(index).io;
-            let why = report::past_end(io.offset, io.length, ready.info.bytes);
-            on.warn(self, &why);
-        }
-    }
 }
 
 impl Sessions<'_> {
+    /// The request of an I/O has ended.
+    fn handle_device(&mut self, index: u32, end: Result<(), DeviceError>, now_ns: u64) {
+        let slot = self.on.ios.get(index);
+        let (at, op, retries) = (slot.path, slot.io.op, slot.history.retries);
+        let path = &self.volume.paths[at];
+        let mut outcome = device::outcome(end, &path.known.target.crdt, retries);
+        if op == IoOp::Flush {
+            outcome = device::outcome_of_flush(&path.kind, end, outcome);
+        }
+        if outcome == Outcome::PastEnd {
+            self.io().warn_of_end(at, index);
+        }
+        if device::is_in_transit(end) {
+            let (path, mut on) = self.path(at);
+            path.note_damage(index, &mut on, now_ns);
+        }
+        if device::is_ours(end) {
+            self.on.ios.get_mut(index).history.attempt = AttemptEnd::NoRoom;
+        }
+        if device::is_gone(end) {
+            self.vanished(at, now_ns);
+        }
+        self.io().finish(at, index, outcome, true, now_ns);
+        self.revive(at, now_ns);
+    }
+
+    /// A flush has ended that the device had when it was given up.
+    fn abandoned_flush_ended(
+        &mut self,
+        at: PathIndex,
+        token: u32,
+        end: Result<(), DeviceError>,
+        now_ns: u64,
+    ) {
+        let path = &mut self.volume.paths[at];
+        path.cache.abandoned_flushes.retain(|&it| it != token);
+        let outcome = device::outcome(end, &path.known.target.crdt, 0);
+        let outcome = device::outcome_of_flush(&path.kind, end, outcome);
+        if !outcome.is_done() && !outcome.is_path_error() {
+            self.io().unowned_flush_failed(at, now_ns);
+        }
+        self.revive(at, now_ns);
+    }
+
     /// A device that has ended all that it was given up for may be asked again, if it says so.
     #[inline]
-    pub(super) fn revive(&mut self, number: usize, now_ns: u64) {
-        if self.paths[number].is_over() {
-            self.revive_lost(number, now_ns);
+    pub(super) fn revive(&mut self, at: PathIndex, now_ns: u64) {
+        if self.volume.paths[at].is_over() {
+            self.revive_lost(at, now_ns);
         }
     }
 
     #[cold]
-    fn revive_lost(&mut self, number: usize, now_ns: u64) {
-        let path = &self.paths[number];
+    fn revive_lost(&mut self, at: PathIndex, now_ns: u64) {
+        let path = &self.volume.paths[at];
         let ended = path.lane.is_empty() && path.cache.abandoned_flushes.is_empty();
         let returns = ended && !path.letting_go && path.admin_state().returns();
-        if returns && self.at(number).recovers() {
-            self.paths[number].session.enter(SessionState::Idle);
-            self.live(number, now_ns);
+        if returns && self.volume.recovery.enabled {
+            self.volume.paths[at].session.enter(SessionState::Idle);
+            self.live(at, now_ns);
         }
     }
 }
@@ -157,62 +188,36 @@ impl HostEngine {
     /// A device request has ended.
     pub(crate) fn handle_device(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let Some(index) = self.on.ios.find(id) else {
-            if let Some(number) = let_go_of(&self.paths, id) {
-                self.paths[number].letting_go = false;
-                return self.sessions_of(number).revive(number, now_ns);
-            }
-            if is_final_flush(id) && !is_let_go(id) {
-                final_flush_ended(&mut self.paths, id, end.is_ok());
-                return;
-            }
-            return self.abandoned_flush_ended(id, end, now_ns);
+            return self.handle_other_request(id, end, now_ns);
         };
-        let slot = self.on.ios.get(index);
-        let volume = &self.volumes[usize::from(slot.io.volume)];
-        let number = volume.place(slot.path);
-        let (op, retries) = (slot.io.op, slot.history.retries);
-        let path = &self.paths[number];
-        let mut outcome = device::outcome(end, &path.known.target.crdt, retries);
-        if op == IoOp::Flush {
-            outcome = device::outcome_of_flush(&path.kind, end, outcome);
-        }
-        if outcome == Outcome::PastEnd {
-            let (path, mut on) = self.path(number);
-            path.warn_of_end(index, &mut on);
-        }
-        if device::is_in_transit(end) {
-            let (path, mut on) = self.path(number);
-            path.note_damage(index, &mut on, now_ns);
-        }
-        if device::is_ours(end) {
-            self.on.ios.get_mut(index).history.attempt = AttemptEnd::NoRoom;
-        }
-        if device::is_gone(end) {
-            self.sessions_of(number).vanished(number, now_ns);
-        }
-        self.io_of(number)
-            .finish(number, index, outcome, true, now_ns);
-        self.sessions_of(number).revive(number, now_ns);
+        let volume = self.on.ios.get(index).io.volume;
+        self.sessions(volume).handle_device(index, end, now_ns);
     }
 
-    /// A request that no slot knows has ended: a flush that the device had when it was given up.
+    /// A device request has ended that no slot knows.
     #[cold]
-    fn abandoned_flush_ended(&mut self, token: u32, end: Result<(), DeviceError>, now_ns: u64) {
-        let mut paths = self.paths.iter();
-        let Some(number) = paths.position(|path| path.cache.abandoned_flushes.contains(&token))
-        else {
+    fn handle_other_request(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
+        if let Some((mut sessions, at)) = self.owner(let_go_place(id))
+            && sessions.volume.paths[at].take_let_go(id)
+        {
+            return sessions.revive(at, now_ns);
+        }
+        if is_final_flush(id) && !is_let_go(id) {
+            let Some((sessions, at)) = self.owner(final_flush_place(id)) else {
+                unreachable!("a flush ended of no path: {id:#x}");
+            };
+            return sessions.volume.paths[at].final_flush_ended(id, end.is_ok());
+        }
+        let mut paths = self.volumes.iter().flat_map(|it| it.paths.iter());
+        let Some(path) = paths.find(|path| path.cache.abandoned_flushes.contains(&id)) else {
             // Else the device of a path that has left may be asked again.
-            assert!(is_let_go(token), "a device request ended of no I/O");
+            assert!(is_let_go(id), "a device request ended of no I/O");
             return;
         };
-        let path = &mut self.paths[number];
-        path.cache.abandoned_flushes.retain(|&it| it != token);
-        let outcome = device::outcome(end, &path.known.target.crdt, 0);
-        let outcome = device::outcome_of_flush(&path.kind, end, outcome);
-        if !outcome.is_done() && !outcome.is_path_error() {
-            self.io_of(number).unowned_flush_failed(number, now_ns);
-        }
-        self.sessions_of(number).revive(number, now_ns);
+        let (volume, at) = (path.volume, path.index);
+        drop(paths);
+        self.sessions(volume)
+            .abandoned_flush_ended(at, id, end, now_ns);
     }
 }
 
@@ -223,30 +228,27 @@ impl HostEngine {
 /// failed.
 pub(super) struct VolumeIo<'a> {
     pub(super) volume: &'a mut Volume,
-    /// All that the engine has; the volume's own are named by their numbers.
-    pub(super) paths: &'a mut [Path],
     pub(super) on: &'a mut Shared,
 }
 
 impl VolumeIo<'_> {
-    /// Path `number` in its volume.
-    pub(super) fn at(&self, number: usize) -> PathInVolume<'_> {
-        PathInVolume {
-            path: &self.paths[number],
-            volume: self.volume,
-            paths: self.paths,
-        }
+    /// A path, and what it works with.
+    pub(super) fn path(&mut self, at: PathIndex) -> (&mut Path, PathContext<'_>) {
+        self.volume.path(at, self.on)
     }
 
-    /// Path `number`, and what it works with.
-    pub(super) fn path(&mut self, number: usize) -> (&mut Path, PathContext<'_>) {
-        let context = PathContext {
-            volume: self.volume,
-            ios: &mut self.on.ios,
-            settings: &self.on.settings,
-            out: &mut self.on.out,
-        };
-        (&mut self.paths[number], context)
+    /// An I/O on a path was under way when its namespace shrank; said once of each size.
+    #[cold]
+    pub(super) fn warn_of_end(&mut self, at: PathIndex, index: u32) {
+        let ready = self.volume.ready.as_mut().filter(|ready| !ready.warned);
+        // Else it was said of this size; or the volume is leaving.
+        if let Some(ready) = ready {
+            ready.warned = true;
+            let io = &self.on.ios.get(index).io;
+            let why = report::past_end(io.offset, io.length, ready.info.bytes);
+            let (path, mut on) = self.path(at);
+            on.warn(path, &why);
+        }
     }
 
     /// Takes one I/O.
@@ -306,18 +308,16 @@ impl VolumeIo<'_> {
         let Some(chosen) = by.or_else(|| head.select(&request)) else {
             return self.park(index, now_ns);
         };
-        let number = self.volume.place(chosen);
         self.on.ios.get_mut(index).ticket = self.volume.head.ticket();
-        self.give(number, index, chosen, now_ns);
+        self.give(index, chosen, now_ns);
     }
 
     /// Gives an I/O, not for the first time, to the path that was chosen for it.
     #[cold]
     pub(super) fn put(&mut self, index: u32, chosen: PathIndex, now_ns: u64) {
         self.renew(index, now_ns);
-        let number = self.volume.place(chosen);
         self.on.ios.get_mut(index).ticket = self.volume.head.ticket();
-        self.give(number, index, chosen, now_ns);
+        self.give(index, chosen, now_ns);
     }
 
     /// Finds a path for an I/O that was placed or waited before, or is a piece: one that can carry
@@ -331,10 +331,7 @@ impl VolumeIo<'_> {
         let Some(able) = self.volume.able(&mut self.on.ios, index, u64::MAX) else {
             return; // cut for narrower paths, it waits at the fence
         };
-        match self
-            .volume
-            .choose(&mut self.on.ios, self.paths, index, able, now_ns)
-        {
+        match self.volume.choose(&mut self.on.ios, index, able, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.park(index, now_ns),
         }
@@ -351,12 +348,11 @@ impl VolumeIo<'_> {
     }
 
     #[inline(always)]
-    pub(super) fn give(&mut self, number: usize, index: u32, chosen: PathIndex, now_ns: u64) {
-        let full =
-            self.paths[number].lane.waiting().is_some() || !self.issue(number, index, now_ns);
-        let path = &mut self.paths[number];
+    pub(super) fn give(&mut self, index: u32, at: PathIndex, now_ns: u64) {
+        let full = self.volume.paths[at].lane.waiting().is_some() || !self.issue(at, index, now_ns);
+        let path = &mut self.volume.paths[at];
         let slot = self.on.ios.get_mut(index);
-        slot.path = chosen;
+        slot.path = at;
         self.on.ios.push_on_path(&mut path.lane, index, full);
         path.counters.waited_full += u64::from(full);
     }
@@ -364,9 +360,9 @@ impl VolumeIo<'_> {
     /// Gives an I/O to the queue of its path; false: the queue is full (T6: no failure of the
     /// path), or has failed.
     #[inline(always)]
-    pub(super) fn issue(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
+    pub(super) fn issue(&mut self, at: PathIndex, index: u32, now_ns: u64) -> bool {
         let patience_ns = self.on.hedger.patience_ns;
-        let path = &mut self.paths[number];
+        let path = &mut self.volume.paths[at];
         let issued = path.issue(
             index,
             &mut self.on.ios,
@@ -375,19 +371,19 @@ impl VolumeIo<'_> {
             now_ns,
         );
         issued.unwrap_or_else(|Failed| {
-            let (path, mut on) = self.path(number);
+            let (path, mut on) = self.path(at);
             path.retire(&mut on, now_ns);
             false
         })
     }
 
     /// Gives the queue of a path what waits for it.
-    pub(super) fn refill(&mut self, number: usize, now_ns: u64) {
-        while let Some(index) = self.paths[number].lane.waiting() {
-            if !self.paths[number].is_live() || !self.issue(number, index, now_ns) {
+    pub(super) fn refill(&mut self, at: PathIndex, now_ns: u64) {
+        while let Some(index) = self.volume.paths[at].lane.waiting() {
+            if !self.volume.paths[at].is_live() || !self.issue(at, index, now_ns) {
                 return; // they are taken from a lost path, and wait for room on a full one
             }
-            self.on.ios.issued(&mut self.paths[number].lane);
+            self.on.ios.issued(&mut self.volume.paths[at].lane);
         }
     }
 
@@ -396,15 +392,15 @@ impl VolumeIo<'_> {
     #[inline]
     pub(super) fn end_commands(
         &mut self,
-        number: usize,
+        at: PathIndex,
         any: &mut bool,
         now_ns: u64,
     ) -> Option<Result<(), HostError>> {
         loop {
-            let event = self.paths[number].session.queue.as_mut()?.poll_event()?;
+            let event = self.volume.paths[at].session.queue.as_mut()?.poll_event()?;
             *any = true;
             match event {
-                QueueEvent::Completed(completed) => self.completed(number, &completed, now_ns),
+                QueueEvent::Completed(completed) => self.completed(at, &completed, now_ns),
                 QueueEvent::Ready => return Some(Ok(())),
                 QueueEvent::Failed(error) => return Some(Err(error)),
             }
@@ -412,25 +408,25 @@ impl VolumeIo<'_> {
     }
 
     /// A command has ended.
-    fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
+    fn completed(&mut self, at: PathIndex, completed: &Completed, now_ns: u64) {
         let Some(index) = self.on.ios.find(completed.token) else {
             assert!(is_final_flush(completed.token), "a command ended of no I/O");
             let done = completed.status.is_success();
-            final_flush_ended(self.paths, completed.token, done);
-            return self.refill(number, now_ns); // it had a slot of the queue as well
+            self.volume.paths[at].final_flush_ended(completed.token, done);
+            return self.refill(at, now_ns); // it had a slot of the queue as well
         };
         if completed.status.is_success() {
-            self.finish(number, index, Outcome::Done, true, now_ns);
+            self.finish(at, index, Outcome::Done, true, now_ns);
         } else {
-            self.failed(number, index, completed.status, now_ns);
+            self.failed(at, index, completed.status, now_ns);
         }
-        self.refill(number, now_ns);
+        self.refill(at, now_ns);
     }
 
     /// A command has ended, and not well.
     #[cold]
-    fn failed(&mut self, number: usize, index: u32, status: Status, now_ns: u64) {
-        let path = &self.paths[number];
+    fn failed(&mut self, at: PathIndex, index: u32, status: Status, now_ns: u64) {
+        let path = &self.volume.paths[at];
         let queue = path.session.queue.as_ref();
         let over = queue.is_none_or(|queue| queue.has_failed());
         let answered = !(over && status.is(Status::HOST_PATH));
@@ -439,44 +435,43 @@ impl VolumeIo<'_> {
             slot.history.attempt = AttemptEnd::Unanswered;
             self.volume.leave_behind(&slot.io, now_ns);
         }
-        let outcome = match self.paths[number].was_aborted(&mut self.on.ios, index, status) {
+        let outcome = match self.volume.paths[at].was_aborted(&mut self.on.ios, index, status) {
             true => Outcome::PathError,
             false => {
                 let retries = self.on.ios.get(index).history.retries;
-                status::outcome(status, &self.paths[number].known.target.crdt, retries)
+                status::outcome(status, &self.volume.paths[at].known.target.crdt, retries)
             }
         };
         match status.class() {
             Class::Ana => {
-                let (path, mut on) = self.path(number);
+                let (path, mut on) = self.path(at);
                 path.doubt(Doubt::Ana, &mut on, now_ns);
             }
             Class::Namespace => {
-                let (path, mut on) = self.path(number);
+                let (path, mut on) = self.path(at);
                 path.doubt(Doubt::Namespace, &mut on, now_ns);
             }
             Class::Transport => {
-                let (path, mut on) = self.path(number);
+                let (path, mut on) = self.path(at);
                 path.note_damage(index, &mut on, now_ns);
             }
             _ => {}
         }
         if outcome == Outcome::PastEnd {
-            let (path, mut on) = self.path(number);
-            path.warn_of_end(index, &mut on);
+            self.warn_of_end(at, index);
         }
-        self.finish(number, index, outcome, answered, now_ns);
+        self.finish(at, index, outcome, answered, now_ns);
     }
 
     /// The flushes that a device still has when it is given up wait, or fail, as those of a lost
     /// controller do (T13): they have no memory that it may use, so nobody waits for their ends.
     /// Only the path does.
     #[cold]
-    pub(super) fn abandon_flushes(&mut self, number: usize, now_ns: u64) {
-        if self.paths[number].kind.device().is_none() || !self.at(number).recovers() {
+    pub(super) fn abandon_flushes(&mut self, at: PathIndex, now_ns: u64) {
+        if self.volume.paths[at].kind.device().is_none() || !self.volume.recovery.enabled {
             return;
         }
-        let mut next = self.paths[number].lane.oldest_issued();
+        let mut next = self.volume.paths[at].lane.oldest_issued();
         while let Some(index) = next {
             next = self.on.ios.next(index);
             let slot = self.on.ios.get(index);
@@ -484,9 +479,9 @@ impl VolumeIo<'_> {
                 continue;
             }
             let token = self.on.ios.token(index);
-            self.paths[number].cache.abandoned_flushes.push(token);
+            self.volume.paths[at].cache.abandoned_flushes.push(token);
             self.on.ios.rename(index);
-            self.finish(number, index, Outcome::PathError, false, now_ns);
+            self.finish(at, index, Outcome::PathError, false, now_ns);
         }
     }
 
@@ -494,13 +489,13 @@ impl VolumeIo<'_> {
     /// its health.
     pub(super) fn finish(
         &mut self,
-        number: usize,
+        at: PathIndex,
         index: u32,
         outcome: Outcome,
         answered: bool,
         now_ns: u64,
     ) {
-        let path = &mut self.paths[number];
+        let path = &mut self.volume.paths[at];
         self.on.ios.unlink(&mut path.lane, index);
         let slot = self.on.ios.get(index);
         let (watched, expired) = (slot.watched, slot.is_expired());
@@ -510,12 +505,12 @@ impl VolumeIo<'_> {
         };
         if expired {
             let token = self.on.ios.token(index);
-            self.paths[number].overdue_ended(token);
+            self.volume.paths[at].overdue_ended(token);
         }
         if watched && self.on.ios.get(index).kind == Kind::Probe {
-            return self.probed(number, index, outcome, now_ns);
+            return self.probed(at, index, outcome, now_ns);
         }
-        let path = &mut self.paths[number];
+        let path = &mut self.volume.paths[at];
         let slot = self.on.ios.get(index);
         let in_transit = slot.history.attempt == AttemptEnd::InTransit;
         path.counters.count(slot, outcome);
@@ -533,35 +528,34 @@ impl VolumeIo<'_> {
             && slot.is_aborted()
             && self.on.hedger.is_beaten(&self.on.ios, index)
         {
-            head.dropped(path.index, group, now_ns, slot.ticket);
-        } else if head.complete(path.index, group, outcome, latency_ns, now_ns, slot.ticket) {
-            let (path, mut on) = self.path(number);
+            head.dropped(at, group, now_ns, slot.ticket);
+        } else if head.complete(at, group, outcome, latency_ns, now_ns, slot.ticket) {
+            let (path, mut on) = self.path(at);
             path.warn_of_stall(latency_ns, &mut on);
         }
-        let path = self.paths[number].index;
         let head = &mut self.volume.head;
         let begun = answered.then(|| {
             if in_transit {
                 // The path's own failure, though the I/O is repeated on it as on a busy device.
-                head.refused(path, now_ns)
+                head.refused(at, now_ns)
             } else {
-                head.observe(path, outcome, timed, latency_ns, now_ns)
+                head.observe(at, outcome, timed, latency_ns, now_ns)
             }
         });
         if let Some(why) = begun.flatten() {
-            self.on_probation(number, why, now_ns);
+            self.on_probation(at, why, now_ns);
         }
         if outcome.is_done() && !watched {
-            self.on.ios.end(index, outcome, path, now_ns);
+            self.on.ios.end(index, outcome, at, now_ns);
         } else {
-            self.dispose(number, index, outcome, now_ns);
+            self.dispose(at, index, outcome, now_ns);
         }
     }
 
     /// Takes from a path the I/Os that were not given to its queue.
-    pub(super) fn fail_waiting(&mut self, number: usize, now_ns: u64) {
-        while let Some(index) = self.paths[number].lane.waiting() {
-            self.finish(number, index, Outcome::PathError, false, now_ns);
+    pub(super) fn fail_waiting(&mut self, at: PathIndex, now_ns: u64) {
+        while let Some(index) = self.volume.paths[at].lane.waiting() {
+            self.finish(at, index, Outcome::PathError, false, now_ns);
         }
     }
 }

@@ -11,11 +11,12 @@ use super::pending_change::{ChangeStep, Changing};
 use super::report;
 use super::session::Sessions;
 use super::types::{HostEvent, PathKind};
-use super::volumes::Volume;
+use super::volumes::PathContext;
 use crate::machine::{Closed, Output};
 use multipath::Head;
 use multipath::health::Why;
 use nvme::host::HostError;
+use policy::PathIndex;
 
 impl Path {
     /// Its device is to end what it can be kept from doing. The path is used again when the device
@@ -23,9 +24,17 @@ impl Path {
     fn take_back_device(&mut self, out: &mut Outbox) {
         if let Some(device) = self.kind.device() {
             self.letting_go = true;
-            let id = let_go_id(self.number);
+            let id = let_go_id(self.place);
             out.push(Output::LetGo { device, id });
         }
+    }
+
+    /// Whether its device has answered under `id` that it may be asked again; else that is a
+    /// request's.
+    pub(super) fn take_let_go(&mut self, id: u32) -> bool {
+        let answers = self.letting_go && id == let_go_id(self.place);
+        self.letting_go &= !answers;
+        answers
     }
 
     /// Whether it is lost for a reason that was reported since its probation began: it is on
@@ -38,76 +47,78 @@ impl Path {
 
     /// Whether what a connection has not sent must not go out any more: the bound of held writes
     /// counts from its end (T9).
-    pub(super) fn must_abort(&self, role: Role, volume: &Volume) -> bool {
+    pub(super) fn must_abort(&self, role: Role, on: &PathContext<'_>) -> bool {
         let has_io = !self.lane.is_empty();
         let doubt = match role {
             Role::Io => has_io,
-            Role::Admin => has_io || volume.fence.is_resetting(self.index),
+            Role::Admin => has_io || on.fence.is_resetting(self.index),
         };
-        doubt && volume.recovery.enabled
+        doubt && on.recovery.enabled
     }
 }
 
 impl Sessions<'_> {
     /// Ends a path for the reason `why` (`None`: it was reported elsewhere); nothing more happens
     /// if it was lost before.
-    pub(super) fn lose(&mut self, number: usize, why: Option<&str>, now_ns: u64) {
-        let path = &self.paths[number];
-        let volume = &*self.volume;
-        let renewal = path.is_renewal(volume, &self.on.ios);
-        self.lose_for(number, why, renewal, now_ns);
+    pub(super) fn lose(&mut self, at: PathIndex, why: Option<&str>, now_ns: u64) {
+        let it = &*self.volume;
+        let renewal = it.paths[at].is_renewal(it.recovery.enabled, &it.head, &self.on.ios);
+        self.lose_for(at, why, renewal, now_ns);
     }
 
     /// The same; `renewal`: only to connect it anew, without any blame.
     pub(super) fn lose_for(
         &mut self,
-        number: usize,
+        at: PathIndex,
         why: Option<&str>,
         renewal: bool,
         now_ns: u64,
     ) {
-        let others = self.at(number).others_may_cache(self.on.settings.cores);
-        let covered = self.on.changes.step(Changing::Path(number)) == Some(ChangeStep::CloseQueue);
+        let others = self.volume.others_may_cache(at, self.on.settings.cores);
+        let covered = self
+            .on
+            .changes
+            .step(Changing::Path(self.volume.paths[at].place))
+            == Some(ChangeStep::CloseQueue);
         let is_closing = self.on.shutdown.is_closing();
-        let (path, on) = self.path(number);
-        let longest_ns = on.volume.recovery.reconnect_max_ns;
+        let (path, mut on) = self.path(at);
+        let longest_ns = on.recovery.reconnect_max_ns;
         let Some(before) = path.session.lose(longest_ns, now_ns) else {
             return; // it was lost before, for another reason, or closed in order
         };
-        let (volume, index) = (path.volume, path.index);
         let was_live = matches!(before, SessionState::Live);
         let had_queues = before.has_association();
         path.cache.note_lost(others && !covered && had_queues);
-        let head = &mut on.volume.head;
+        let head = &mut *on.head;
         if path.admin_state().returns() && was_live {
             path.suspect(on.ios);
             if renewal {
                 let is_probed = u8::from(path.probing.probe.is_some());
                 path.probing.renewals = path.probing.renewals.saturating_add(is_probed);
-                head.renewed(index, now_ns);
+                head.renewed(at, now_ns);
             } else {
-                head.broke(index, now_ns);
+                head.broke(at, now_ns);
             }
         }
-        head.lose(index);
-        on.volume.stop_asking(&before, on.out);
+        head.lose(at);
+        path.stop_asking(&before, &mut on);
         path.drop_questions(on.out);
         if let Some(why) = why.filter(|_| !is_closing) {
             let line = on.line(path, why);
             // The caller that adds a path is answered with the line.
             let answered = on.settings.core == 0 && path.admin_state() == AdminState::Joining;
-            let known = path.stays_out(&on.volume.head, why);
+            let known = path.stays_out(on.head, why);
             if path.session.comeback.is_news(&line) && !answered && !known {
-                on.out.report(HostEvent::Failed(volume, line));
+                on.out.report(HostEvent::Failed(path.volume, line));
             }
         }
-        let own = why.is_some() && on.volume.recovery.enabled;
+        let own = why.is_some() && on.recovery.enabled;
         path.report_loss(own, renewal, on.settings, on.out);
         let mut io = self.io();
-        io.fail_waiting(number, now_ns);
-        io.volume.fence_in_flight(&mut io.on.ios, &io.paths[number]);
-        io.abandon_flushes(number, now_ns);
-        let (path, mut on) = io.path(number);
+        io.fail_waiting(at, now_ns);
+        io.volume.fence_in_flight(at, &mut io.on.ios);
+        io.abandon_flushes(at, now_ns);
+        let (path, mut on) = io.path(at);
         if was_live {
             path.take_back_device(on.out);
         }
@@ -120,126 +131,119 @@ impl Sessions<'_> {
                 path.session.close(role, true, on.out, now_ns);
             }
         }
-        let it = &mut *self.volume;
-        it.settle(self.paths, &mut self.on.out);
+        self.volume.settle(&mut self.on.out);
         self.read_again(now_ns);
-        let it = &mut *self.volume;
-        it.report_all_paths_down(self.paths, self.on.shutdown.is_closing(), &mut self.on.out);
+        self.volume
+            .report_all_paths_down(self.on.shutdown.is_closing(), &mut self.on.out);
         self.take_turns(now_ns);
-        self.gone(number, now_ns);
+        self.gone(at, now_ns);
     }
 
     /// The device of a path is no more. Asking it again helps nothing: whatever comes back under
     /// its name has to be opened and looked at anew.
     #[cold]
-    pub(super) fn vanished(&mut self, number: usize, now_ns: u64) {
-        if matches!(self.paths[number].kind, PathKind::Passthrough { .. }) {
-            self.lose(number, Some(report::VANISHED), now_ns);
-            self.io().given_up(number, now_ns);
+    pub(super) fn vanished(&mut self, at: PathIndex, now_ns: u64) {
+        if matches!(self.volume.paths[at].kind, PathKind::Passthrough { .. }) {
+            self.lose(at, Some(report::VANISHED), now_ns);
+            self.io().given_up(at, now_ns);
         }
     }
 
     /// A connection is over.
-    pub(super) fn closed(&mut self, number: usize, role: Role, why: Closed, now_ns: u64) {
+    pub(super) fn closed(&mut self, at: PathIndex, role: Role, why: Closed, now_ns: u64) {
         let ending = self.on.shutdown.is_closing();
-        let path = &mut self.paths[number];
+        let path = &mut self.volume.paths[at];
         let link = path.session.end_connection(role);
         // Else we asked for it, and the reason is known.
         let surprise = matches!(link, Link::Open | Link::Opening { .. });
         if surprise && !ending {
             let opened = link == Link::Open;
             let why = report::closed(path.session.state(), role, opened, why);
-            self.lose(number, Some(&why), now_ns);
+            self.lose(at, Some(&why), now_ns);
         }
         match role {
             Role::Admin => {
-                self.paths[number].session.admin = None;
-                let path = &self.paths[number];
-                let volume = &mut *self.volume;
-                volume.set_resetting(path.index, None, &mut self.on.out);
+                self.volume.paths[at].session.admin = None;
+                let (path, mut on) = self.path(at);
+                path.set_resetting(None, &mut on);
             }
             Role::Io => {
-                if let Some(queue) = &mut self.paths[number].session.queue {
+                if let Some(queue) = &mut self.volume.paths[at].session.queue {
                     queue.handle_closed(now_ns);
                 }
-                self.drain_queue(number, now_ns);
-                self.paths[number].session.queue = None;
-                self.io().fail_waiting(number, now_ns);
+                self.drain_queue(at, now_ns);
+                self.volume.paths[at].session.queue = None;
+                self.io().fail_waiting(at, now_ns);
             }
         }
-        self.gone(number, now_ns);
+        self.gone(at, now_ns);
     }
 
     /// The time-outs of one path.
-    pub(super) fn path_timeout(&mut self, number: usize, now_ns: u64) {
-        self.retry(number, now_ns);
+    pub(super) fn path_timeout(&mut self, at: PathIndex, now_ns: u64) {
+        self.retry(at, now_ns);
         for role in Role::ALL {
-            match self.paths[number].session.link(role) {
+            match self.volume.paths[at].session.link(role) {
                 Some(Link::Opening { until_ns }) if until_ns <= now_ns => {
                     let why = report::connect_timed_out(self.on.settings.connect_timeout_ns);
-                    self.lose(number, Some(&why), now_ns);
+                    self.lose(at, Some(&why), now_ns);
                 }
                 Some(Link::Closing { until_ns }) if until_ns <= now_ns => {
-                    self.paths[number]
+                    self.volume.paths[at]
                         .session
                         .close(role, true, &mut self.on.out, now_ns);
                 }
-                Some(Link::Open) => self.machine_timeout(number, role, now_ns),
+                Some(Link::Open) => self.machine_timeout(at, role, now_ns),
                 _ => {}
             }
         }
-        let expiry_ns = self.at(number).expiry_ns(&self.on.ios, &self.on.settings);
+        let expiry_ns = self.volume.expiry_ns(at, &self.on.ios, &self.on.settings);
         let is_due = expiry_ns.is_some_and(|at_ns| at_ns <= now_ns);
-        let (path, mut on) = self.path(number);
+        let (path, mut on) = self.path(at);
         if is_due && path.expire(&mut on, now_ns) {
             let why = report::io_timed_out(self.on.settings.io_timeout_ns);
-            self.lose(number, Some(&why), now_ns);
+            self.lose(at, Some(&why), now_ns);
         }
         let expiry_ns = self
-            .at(number)
-            .probe_expiry_ns(&self.on.ios, &self.on.settings);
-        let (path, mut on) = self.path(number);
+            .volume
+            .probe_expiry_ns(at, &self.on.ios, &self.on.settings);
+        let (path, mut on) = self.path(at);
         if expiry_ns <= now_ns && path.expire_probe(&mut on, now_ns) {
-            self.lose(number, Some(report::PROBE_UNANSWERED), now_ns);
+            self.lose(at, Some(report::PROBE_UNANSWERED), now_ns);
         }
     }
 
-    fn machine_timeout(&mut self, number: usize, role: Role, now_ns: u64) {
-        let session = &mut self.paths[number].session;
+    fn machine_timeout(&mut self, at: PathIndex, role: Role, now_ns: u64) {
+        let session = &mut self.volume.paths[at].session;
         if !session.handle_timeout(role, now_ns) {
             return; // another path's time it is
         }
         let conn = session.conn(role);
         match role {
-            Role::Admin => self.drain_admin(number, now_ns),
+            Role::Admin => self.drain_admin(at, now_ns),
             Role::Io => {
-                self.drain_queue(number, now_ns);
+                self.drain_queue(at, now_ns);
             }
         }
         self.on.out.transmit(conn);
     }
 
     /// A machine gave up its connection; it may have a last word to send.
-    pub(super) fn gave_up(&mut self, number: usize, role: Role, error: HostError, now_ns: u64) {
-        let it = self.at(number);
-        let abort = it.path.must_abort(role, it.volume);
-        self.paths[number].count_damage_of(error, now_ns);
-        self.paths[number]
-            .session
-            .close(role, abort, &mut self.on.out, now_ns);
+    pub(super) fn gave_up(&mut self, at: PathIndex, role: Role, error: HostError, now_ns: u64) {
+        let (path, on) = self.path(at);
+        let abort = path.must_abort(role, &on);
+        path.count_damage_of(error, now_ns);
+        path.session.close(role, abort, on.out, now_ns);
         if !self.on.shutdown.is_closing() {
-            let why = report::machine(self.paths[number].session.state(), role, error);
-            self.lose(number, Some(&why), now_ns);
+            let why = report::machine(self.volume.paths[at].session.state(), role, error);
+            self.lose(at, Some(&why), now_ns);
         }
     }
 }
 
-/// The path whose device has answered under `id` that it may be asked again; `None`: that is a
-/// request's.
-pub(super) fn let_go_of(paths: &[Path], id: u32) -> Option<usize> {
-    let number = (id >> 16 & !LET_GO) as usize;
-    let path = paths.get(number)?;
-    (path.letting_go && id == let_go_id(number)).then_some(number)
+/// The place of the path whose device may be asked again, if `id` says that.
+pub(super) fn let_go_place(id: u32) -> usize {
+    (id >> 16 & !LET_GO) as usize
 }
 
 /// Of no slot, and of no final flush: there are fewer paths.

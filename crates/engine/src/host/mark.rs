@@ -28,8 +28,8 @@ use super::path::Path;
 use super::session::Sessions;
 use super::session::namespace;
 use super::types::{Bar, HostEvent, Mark, PathFacts};
-use super::volumes::{LegRole, PathInVolume, Volume};
-use super::{HostEngine, WriteFailover, report};
+use super::volumes::{LegRole, PathContext, Volume};
+use super::{HostEngine, WriteFailover, fence, report};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -115,6 +115,25 @@ impl Marks {
     }
 }
 
+impl Path {
+    /// Core 0: it asked for a mark, and waits for none any more.
+    pub(super) fn end_mark(&self, on: &mut PathContext<'_>) {
+        if let Some(serial) = on.recovery.marks {
+            let ended = HostEvent::MarkEnded(self.volume, serial, self.index);
+            on.out.report(ended);
+        }
+    }
+
+    /// It was in state `before` and ends: it waits for no mark any more.
+    pub(super) fn stop_asking(&self, before: &SessionState, on: &mut PathContext<'_>) {
+        if let SessionState::CheckingOthers(it) = before
+            && it.asked
+        {
+            self.end_mark(on);
+        }
+    }
+}
+
 impl Volume {
     /// Whether controllers may have in their caches what an engine before this one acknowledged and
     /// did not flush (T13).
@@ -127,17 +146,17 @@ impl Volume {
     /// for the namespace that it shows.
     fn unmarked_ns(&self, kato_ms: u32, waits: &Unmarked) -> Option<(u64, u64)> {
         let serial = self.recovery.marks.filter(|_| self.recovery.enabled)?;
-        let bound_ns = self.bound_ns(kato_ms, &waits.facts.controller);
+        let bound_ns = fence::bound_ns(&self.recovery, kato_ms, &waits.facts.controller);
         let bound_ns = bound_ns.unwrap_or(u64::MAX);
         let covered = self.marks.covers(bound_ns, &waits.namespace());
         (!covered).then_some((serial, bound_ns))
     }
 
     /// Why it is not opened before a user does something: no path of it is left that was not tried,
-    /// and one of them waits for a user. `paths`: of the engine.
-    fn why_refused(&self, paths: &[Path]) -> Option<String> {
+    /// and one of them waits for a user.
+    fn why_refused(&self) -> Option<String> {
         let mut foreign = None;
-        for path in self.paths(paths) {
+        for path in self.paths.iter() {
             let bar = path.session.unmarked().and_then(|it| it.bar.as_ref());
             let used = path.session.state().has_association();
             match bar {
@@ -170,25 +189,10 @@ impl Volume {
         }
     }
 
-    /// Core 0: a path that asked for a mark waits for none any more.
-    pub(super) fn end_mark(&self, path: PathIndex, out: &mut Outbox) {
-        if let Some(serial) = self.recovery.marks {
-            out.report(HostEvent::MarkEnded(self.number, serial, path));
-        }
-    }
-
-    /// A path that was in state `before` and ends waits for no mark any more.
-    pub(super) fn stop_asking(&self, before: &SessionState, out: &mut Outbox) {
-        if let SessionState::CheckingOthers(it) = before
-            && it.asked
-        {
-            self.end_mark(it.facts.path, out);
-        }
-    }
-
     /// Core 0: a path can take I/O; the first one says what the volume is.
-    pub(super) fn report_opened(&mut self, path: &Path, out: &mut Outbox) {
-        let (Some(serial), Some(facts)) = (self.recovery.marks, &path.known.facts) else {
+    pub(super) fn report_opened(&mut self, at: PathIndex, out: &mut Outbox) {
+        let facts = &self.paths[at].known.facts;
+        let (Some(serial), Some(facts)) = (self.recovery.marks, facts) else {
             return; // no marks are kept of it, or a device has none
         };
         if out.core() != 0 || !self.marks.open() {
@@ -198,9 +202,9 @@ impl Volume {
         out.report(HostEvent::Opened(self.number, serial, namespace));
     }
 
-    /// Core 0: says why clients are refused, where that has changed. `paths`: of the engine.
-    fn report_refusal(&mut self, paths: &[Path], out: &mut Outbox) {
-        let why = self.why_refused(paths);
+    /// Core 0: says why clients are refused, where that has changed.
+    fn report_refusal(&mut self, out: &mut Outbox) {
+        let why = self.why_refused();
         let is_news = self.marks.refusal != why;
         if is_news && self.ready.is_none() && !self.is_leaving() {
             self.marks.set_refusal(why.as_ref());
@@ -208,20 +212,18 @@ impl Volume {
             out.report(HostEvent::Refused(self.number, why));
         }
     }
-}
 
-impl PathInVolume<'_> {
-    /// Whether it must wait for those before it: at the start the first of a volume's paths that
+    /// Whether a path must wait for those before it: at the start the first of a volume's paths that
     /// can be had says what it is (T31), not the one that was the fastest this time. The volume
     /// isn't ready before all were tried anyway.
-    fn awaits_turn(&self) -> bool {
+    fn awaits_turn(&self, at: PathIndex) -> bool {
         let undecided = |it: &Path| {
             let early = !it.is_over() && !it.session.state().has_association();
             let foreign = it.session.unmarked().is_some_and(Unmarked::is_foreign);
-            it.index < self.path.index && early && !it.session.comeback.tried && !foreign
+            it.index < at && early && !it.session.comeback.tried && !foreign
         };
-        let decides = self.volume.ready.is_none() && !self.path.session.comeback.tried;
-        decides && self.volume.paths(self.paths).any(undecided)
+        let decides = self.ready.is_none() && !self.paths[at].session.comeback.tried;
+        decides && self.paths.iter().any(undecided)
     }
 }
 
@@ -239,26 +241,24 @@ impl VolumeIo<'_> {
 impl Sessions<'_> {
     /// Core 0: a controller is known; its queues are opened when it is its turn and once its bound
     /// is marked.
-    pub(super) fn find_or_ask(&mut self, number: usize, mut it: Box<Unmarked>, now_ns: u64) {
-        if self.at(number).awaits_turn() {
-            self.paths[number]
+    pub(super) fn find_or_ask(&mut self, at: PathIndex, mut it: Box<Unmarked>, now_ns: u64) {
+        if self.volume.awaits_turn(at) {
+            self.volume.paths[at]
                 .session
                 .enter(SessionState::CheckingOthers(it));
             return;
         }
-        let Some((serial, bound_ns)) = self
-            .at(number)
-            .volume
-            .unmarked_ns(self.on.settings.kato_ms, &it)
+        let Some((serial, bound_ns)) = self.volume.unmarked_ns(self.on.settings.kato_ms, &it)
         else {
             if it.asked {
-                self.volume.end_mark(it.facts.path, &mut self.on.out);
+                let (path, mut on) = self.path(at);
+                path.end_mark(&mut on);
             }
             return self.found(it.facts, now_ns);
         };
         if !it.asked {
             it.asked = true;
-            let path = &self.paths[number];
+            let path = &self.volume.paths[at];
             self.on.out.report(HostEvent::Mark(Mark {
                 volume: path.volume,
                 serial,
@@ -267,7 +267,7 @@ impl Sessions<'_> {
                 namespace: Box::new(it.namespace()),
             }));
         }
-        self.paths[number]
+        self.volume.paths[at]
             .session
             .enter(SessionState::CheckingOthers(it));
     }
@@ -275,17 +275,42 @@ impl Sessions<'_> {
     /// Core 0: a path of a volume was found, is lost, or is marked: those behind it may have their
     /// turn.
     pub(super) fn take_turns(&mut self, now_ns: u64) {
-        for path in self.volume.indexes() {
+        for at in self.volume.paths.indexes() {
+            let session = self.volume.paths.get_mut(at).map(|it| &mut it.session);
             // What was put aside of a path is looked at again.
-            if let Some(number) = self.volume.number(path)
-                && self.paths[number].session.is_open(Role::Admin)
-                && let Some(it) = self.paths[number].session.look_again()
+            if let Some(session) = session.filter(|it| it.is_open(Role::Admin))
+                && let Some(it) = session.look_again()
             {
-                self.find_or_ask(number, it, now_ns);
+                self.find_or_ask(at, it, now_ns);
             }
         }
-        let it = &mut *self.volume;
-        it.report_refusal(self.paths, &mut self.on.out);
+        self.volume.report_refusal(&mut self.on.out);
+    }
+
+    /// Core 0: a mark is durable.
+    pub(super) fn marked(&mut self, mark: Mark, now_ns: u64) {
+        self.volume.marks.add(mark.bound_ns, mark.namespace);
+        self.take_turns(now_ns);
+    }
+
+    /// Core 0: the paths that show a mark's namespace are not used: they wait, or are lost.
+    pub(super) fn bar_namespace(&mut self, mark: &Mark, bar: &Bar, now_ns: u64) {
+        for at in self.volume.paths.indexes() {
+            let path = self.volume.paths.get_mut(at);
+            let waits = path.and_then(|it| it.session.unmarked_mut());
+            let asked = |it: &&mut Unmarked| it.asked && it.namespace().is_same(&mark.namespace);
+            let Some(it) = waits.filter(asked) else {
+                continue; // there is no path, or it asked for another mark, or none
+            };
+            match bar {
+                Bar::Unmarked(_) | Bar::Foreign(_) => it.bar = Some(bar.clone()),
+                Bar::Refused(why) => {
+                    self.volume.paths[at].refused = true;
+                    self.lose(at, Some(why), now_ns);
+                }
+            }
+        }
+        self.take_turns(now_ns);
     }
 }
 
@@ -304,56 +329,18 @@ impl HostEngine {
         it.left_unflushed |= unclean;
         let inherits = unclean && it.inherits();
         it.losses.claim(inherits);
-        if !inherits {
-            return;
-        }
-        for path in self.indexes(volume) {
-            if let Some(number) = self.number(volume, path) {
-                self.paths[number].cache.inherit();
-            }
+        if inherits {
+            it.paths.iter_mut().for_each(|path| path.cache.inherit());
         }
     }
 
-    /// Core 0: a mark is durable.
-    pub(super) fn marked(&mut self, mark: Mark, now_ns: u64) {
-        let Some(it) = asking(&mut self.volumes, &mark) else {
-            return; // the volume was removed, or is another one, while the mark was written
-        };
-        it.marks.add(mark.bound_ns, mark.namespace);
-        self.sessions(mark.volume).take_turns(now_ns);
+    /// Core 0: the volume that a mark is of; `None`: it was removed, or is another one, since that
+    /// was asked for.
+    pub(super) fn asking(&mut self, mark: &Mark) -> Option<Sessions<'_>> {
+        let it = self.volumes.get(usize::from(mark.volume))?;
+        let is_asking = it.recovery.marks == Some(mark.serial) && !it.is_vacant();
+        is_asking.then(|| self.sessions(mark.volume))
     }
-
-    /// Core 0: the paths that show a mark's namespace are not used: they wait, or are lost.
-    pub(super) fn bar_namespace(&mut self, mark: &Mark, bar: &Bar, now_ns: u64) {
-        if asking(&mut self.volumes, mark).is_none() {
-            return; // as in `marked`
-        }
-        for path in self.indexes(mark.volume) {
-            let Some(number) = self.number(mark.volume, path) else {
-                continue; // a place without a path
-            };
-            let path = &mut self.paths[number];
-            let waits = path.session.unmarked_mut();
-            let asked = |it: &&mut Unmarked| it.asked && it.namespace().is_same(&mark.namespace);
-            let Some(it) = waits.filter(asked) else {
-                continue; // it asked for another mark, or none
-            };
-            match bar {
-                Bar::Unmarked(_) | Bar::Foreign(_) => it.bar = Some(bar.clone()),
-                Bar::Refused(why) => {
-                    path.refused = true;
-                    self.sessions_of(number).lose(number, Some(why), now_ns);
-                }
-            }
-        }
-        self.sessions(mark.volume).take_turns(now_ns);
-    }
-}
-
-/// Core 0: the volume that a mark is of, if it is still there.
-fn asking<'a>(volumes: &'a mut [Volume], mark: &Mark) -> Option<&'a mut Volume> {
-    let it = volumes.get_mut(usize::from(mark.volume))?;
-    (it.recovery.marks == Some(mark.serial) && !it.is_vacant()).then_some(it)
 }
 
 #[cfg(test)]

@@ -25,9 +25,10 @@ use super::outbox::Outbox;
 use super::path::{AdminState, Path};
 use super::session::Sessions;
 use super::types::{HostEvent, NO_PATH, PathEvent};
-use super::volumes::{PathInVolume, Volume};
+use super::volumes::Volume;
 use super::{HostEngine, report};
 use multipath::Outcome;
+use policy::PathIndex;
 
 /// A volume's time without a usable path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,11 +122,11 @@ impl Outage {
 }
 
 impl Volume {
-    /// Until when an I/O that finds no path may wait; `None`: it fails now. `paths`: of the engine.
-    pub(super) fn patience_ns(&self, paths: &[Path], now_ns: u64) -> Option<u64> {
+    /// Until when an I/O that finds no path may wait; `None`: it fails now.
+    pub(super) fn patience_ns(&self, now_ns: u64) -> Option<u64> {
         let fast_io_fail_ns = self.recovery.fast_io_fail_ns;
         let until_ns = self.outage.until_ns(fast_io_fail_ns, now_ns);
-        (until_ns > now_ns && !self.has_lost_all(paths)).then_some(until_ns)
+        (until_ns > now_ns && !self.has_lost_all()).then_some(until_ns)
     }
 
     /// `fast_io_fail_tmo` is another: what waits for a path waits so long, and so does what comes.
@@ -155,9 +156,9 @@ impl Volume {
     }
 
     /// No path of the volume is usable or will be, unless somebody restores one that was given up;
-    /// all of one that leaves will not. `paths`: of the engine.
-    fn has_lost_all(&self, paths: &[Path]) -> bool {
-        let states = || self.paths(paths).map(Path::admin_state);
+    /// all of one that leaves will not.
+    fn has_lost_all(&self) -> bool {
+        let states = || self.paths.iter().map(Path::admin_state);
         let is_gone = |state| {
             matches!(
                 state,
@@ -182,14 +183,12 @@ impl Volume {
             }
         }
     }
-}
 
-impl PathInVolume<'_> {
-    /// Core 0: when it is given up if it is not live before, ns.
-    pub(super) fn gives_up_ns(&self) -> u64 {
-        let since_ns = self.path.session.comeback.lost_ns;
-        let since_ns = since_ns.filter(|_| self.volume.ready.is_some());
-        let ctrl_loss_ns = self.volume.recovery.ctrl_loss_ns;
+    /// Core 0: when a path is given up if it is not live before, ns.
+    pub(super) fn gives_up_ns(&self, at: PathIndex) -> u64 {
+        let since_ns = self.paths[at].session.comeback.lost_ns;
+        let since_ns = since_ns.filter(|_| self.ready.is_some());
+        let ctrl_loss_ns = self.recovery.ctrl_loss_ns;
         since_ns.map_or(u64::MAX, |at_ns| at_ns.saturating_add(ctrl_loss_ns))
     }
 }
@@ -225,19 +224,19 @@ impl VolumeIo<'_> {
     /// else that would wait for the volume's end, or, where the engine stops meanwhile and nobody
     /// removes it any more, for the end of the time to drain.
     pub(super) fn path_leaves(&mut self, now_ns: u64) {
-        if self.volume.is_leaving() && self.volume.has_lost_all(self.paths) {
+        if self.volume.is_leaving() && self.volume.has_lost_all() {
             self.fail_queued(now_ns);
         }
     }
 
     /// A lost path is not tried any more.
-    pub(super) fn given_up(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
+    pub(super) fn given_up(&mut self, at: PathIndex, now_ns: u64) {
+        let path = &mut self.volume.paths[at];
         if !path.is_over() || !path.admin_state().returns() {
             return; // it came back while the news was under way, or a user has decided
         }
         path.set_admin_state(AdminState::GivenUp);
-        if self.volume.has_lost_all(self.paths) {
+        if self.volume.has_lost_all() {
             let line = report::none_returns(&self.volume.name);
             self.on
                 .out
@@ -249,17 +248,17 @@ impl VolumeIo<'_> {
 
 impl Sessions<'_> {
     /// Core 0: a lost path was tried for long enough.
-    pub(super) fn give_up_path(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
+    pub(super) fn give_up_path(&mut self, at: PathIndex, now_ns: u64) {
+        let path = &mut self.volume.paths[at];
         path.session
             .enter(SessionState::Backoff { at_ns: u64::MAX });
-        let volume = path.volume;
         let it = &*self.volume;
+        let path = &it.paths[at];
         let why = report::given_up(&it.name, &path.uri, it.recovery.ctrl_loss_ns);
         let line = report::line(&it.name, path, 0, &why);
-        self.on.out.report(HostEvent::Failed(volume, line));
+        self.on.out.report(HostEvent::Failed(it.number, line));
         self.on.out.publish(path.news(PathEvent::GivenUp));
-        self.io().given_up(number, now_ns);
+        self.io().given_up(at, now_ns);
     }
 }
 
@@ -269,7 +268,7 @@ impl HostEngine {
     pub(super) fn watch_outages(&mut self, now_ns: u64) {
         for it in &mut self.volumes {
             let no_path = it.ready.is_some() && !it.head.is_usable();
-            let is_out = no_path && !it.is_served_elsewhere(&self.paths);
+            let is_out = no_path && !it.is_served_elsewhere();
             if is_out != it.outage.is_on() {
                 it.set_outage(
                     is_out,

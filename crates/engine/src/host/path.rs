@@ -4,19 +4,16 @@ use super::cache::CacheState;
 use super::connections::PathSession;
 use super::counters::PathCounters;
 use super::device_errors::DeviceErrors;
+use super::fence;
 use super::io_table::Lane;
 use super::recovery::Recovery;
 use super::types::{Io, IoOp, PathConfig, PathEvent, PathFacts, PathKind, PathNews, PathState};
-use crate::machine::LocalDevice;
 use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use multipath::Head;
 use policy::PathIndex;
-
-/// The volume of a place without a path.
-const NO_VOLUME: u16 = u16::MAX;
 
 /// What every command to the namespace needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,8 +83,8 @@ pub(super) struct Probing {
 }
 
 pub(super) struct Path {
-    /// Which of the engine's paths this is.
-    pub number: usize,
+    /// Its place among the paths of the program, the same on every core: names its connections.
+    pub place: usize,
     pub volume: u16,
     pub index: PathIndex,
     pub uri: String,
@@ -179,14 +176,14 @@ impl AdminState {
 }
 
 impl Path {
-    pub(super) fn new(number: usize, volume: u16, index: PathIndex, config: PathConfig) -> Self {
+    pub(super) fn new(place: usize, volume: u16, index: PathIndex, config: PathConfig) -> Self {
         Self {
-            number,
+            place,
             volume,
             index,
             uri: config.uri,
             kind: config.kind,
-            session: PathSession::new(number),
+            session: PathSession::new(place),
             known: Known::default(),
             lane: Lane::EMPTY,
             counters: PathCounters::default(),
@@ -201,29 +198,6 @@ impl Path {
             refused: false,
             errors: PathErrors::new(),
         }
-    }
-
-    /// A place without a path.
-    pub(super) fn vacant(number: usize) -> Self {
-        let kind = PathKind::Device {
-            device: LocalDevice(0),
-            bytes: 0,
-            block_shift: 9,
-            identity: None,
-            read_only: false,
-            deallocate_zeroes: false,
-            hole_bytes: 0,
-        };
-        let config = PathConfig {
-            uri: String::new(),
-            kind,
-            distance: 0,
-            throughput: 0,
-            numbers: PathConfig::ANY_NUMBER,
-        };
-        let mut it = Self::new(number, NO_VOLUME, PathIndex(0), config);
-        it.session.leave();
-        it
     }
 
     #[inline]
@@ -256,8 +230,10 @@ impl Path {
         PathNews::Of(self.volume, self.index, what)
     }
 
-    pub(super) fn is_vacant(&self) -> bool {
-        self.volume == NO_VOLUME
+    /// How long its controller may execute what it had, from the end of its connections on, ns;
+    /// `None`: nothing bounds it, or it was never seen.
+    pub(super) fn bound_ns(&self, recovery: &Recovery, kato_ms: u32) -> Option<u64> {
+        fence::bound_ns(recovery, kato_ms, &self.known.facts.as_ref()?.controller)
     }
 
     /// The reactor's address number; `None` for local devices.

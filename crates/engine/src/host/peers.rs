@@ -1,9 +1,9 @@
 //! Exchange between the cores of a program about the paths that all of them use: I/Os in flight
 //! (T47), and, for volumes that weigh their paths per NUMA node, measured latencies (A13).
-use super::{HostEngine, VACANT};
+use super::HostEngine;
 use policy::{Means, NodeMeans};
 
-/// The other cores of a program, as one core sees them. Paths are named by their numbers, which are
+/// The other cores of a program, as one core sees them. Paths are named by their places, which are
 /// the same on every core and below [`HostEngine::with_room`]'s.
 pub trait Peers {
     /// Whether there are any: else counts are neither read nor shown.
@@ -29,39 +29,37 @@ impl HostEngine {
     /// Takes over what the other cores have in flight, and weighs paths by what the node measured.
     pub(crate) fn learn_from(&mut self, peers: &mut impl Peers) {
         if peers.are_there() {
-            for path in self.paths.iter().filter(|path| !path.is_vacant()) {
-                let head = &mut self.volumes[usize::from(path.volume)].head;
-                head.set_elsewhere(path.index, peers.in_flight(path.number));
+            for it in &mut self.volumes {
+                for path in it.paths.iter() {
+                    it.head
+                        .set_elsewhere(path.index, peers.in_flight(path.place));
+                }
             }
         }
         if !peers.have_measured() {
             return;
         }
         for volume in &mut self.volumes {
-            let places = &volume.places;
-            volume
-                .head
-                .weigh_node(|path| match places.get(usize::from(path.0)) {
-                    Some(&place) if place != VACANT => peers.node_means(place),
-                    _ => NodeMeans::default(),
-                });
+            let paths = &volume.paths;
+            volume.head.weigh_node(|at| match paths.get(at) {
+                Some(path) => peers.node_means(path.place),
+                None => NodeMeans::default(),
+            });
         }
     }
 
     /// Shows the other cores what this one has in flight, and what it measured if that is new.
     pub(crate) fn show_to(&mut self, peers: &mut impl Peers) {
         if peers.are_there() {
-            for it in self.paths_there() {
-                let count = it.volume.head.in_flight(it.path.index);
-                peers.show_in_flight(it.path.number, count);
+            for (it, at) in self.paths_there() {
+                peers.show_in_flight(it.paths[at].place, it.head.in_flight(at));
             }
         }
         let volumes = self.volumes.iter_mut();
         if volumes.fold(false, |is_new, it| it.head.take_news() | is_new) {
-            let measured = self.paths_there().filter_map(|it| {
-                let head = &it.volume.head;
-                let is_per_numa = head.policy().is_per_numa();
-                is_per_numa.then(|| (it.path.number, head.means(it.path.index)))
+            let measured = self.paths_there().filter_map(|(it, at)| {
+                let is_per_numa = it.head.policy().is_per_numa();
+                is_per_numa.then(|| (it.paths[at].place, it.head.means(at)))
             });
             peers.show_means(measured);
         }

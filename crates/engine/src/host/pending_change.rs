@@ -15,7 +15,7 @@ use super::change::Changed;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
 use super::types::{HostEvent, PathKind, PathNews};
-use super::volumes::{LegRole, VACANT, Volume};
+use super::volumes::{LegRole, Volume};
 use super::{change::What, report};
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -87,8 +87,8 @@ pub(super) struct PendingChange {
     pub force: bool,
     /// The path was draining before: it is again, if it can't leave.
     pub was_draining: bool,
-    /// Number of a path that is being forgotten, and where it led.
-    pub place: usize,
+    /// The place of a path that is being forgotten, and where it led.
+    pub place: Option<usize>,
     pub kind: Option<PathKind>,
     /// The last order, and the cores that have not carried it out.
     serial: u32,
@@ -157,7 +157,7 @@ impl PendingChange {
             until_ns: u64::MAX,
             force: false,
             was_draining: false,
-            place: VACANT,
+            place: None,
             kind: None,
             serial: 0,
             cores_left: 0,
@@ -180,7 +180,7 @@ impl PendingChange {
     /// All cores have forgotten its path.
     pub(super) fn free_path(&mut self, out: &mut Outbox) {
         assert!(
-            self.place != VACANT,
+            self.place.is_some(),
             "a path is freed that was never forgotten"
         );
         out.report(HostEvent::Freed(self.volume, Some(self.path)));
@@ -434,7 +434,7 @@ impl VolumeView<'_> {
     }
 }
 
-/// A path, by its number in the engine's table, or a volume.
+/// A path, by its place, or a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Changing {
     Path(usize),
@@ -475,24 +475,22 @@ impl ConfigChanges {
     /// Numbers for that many new paths, where there is `room` for so many in all.
     pub(super) fn free_places(
         &self,
-        volumes: &[Volume],
+        owners: &[Option<(u16, PathIndex)>],
         room: usize,
         count: usize,
     ) -> Result<Vec<u32>, String> {
-        let used = volumes.iter().flat_map(|it| &it.places);
-        let going = self.pending.iter().map(|change| change.place);
-        let used = used.copied().chain(going);
-        let mut used: Vec<usize> = used.filter(|&it| it != VACANT).collect();
-        used.sort_unstable();
-        used.dedup();
-        let free = (0..room).filter(|place| used.binary_search(place).is_err());
+        let is_used = |place: &usize| {
+            let is_owned = owners.get(*place).is_some_and(Option::is_some);
+            is_owned || self.pending.iter().any(|it| it.place == Some(*place))
+        };
+        let free = (0..room).filter(|place| !is_used(place));
         let places: Vec<u32> = free.take(count).map(|place| place as u32).collect();
         match places.len() == count {
             true => Ok(places),
             false => Err(format!(
                 "there is room for {} paths in all, and {} are there; restart the engine for more",
                 room,
-                used.len()
+                (0..room).filter(is_used).count()
             )),
         }
     }

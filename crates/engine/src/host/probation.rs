@@ -23,13 +23,12 @@
 //! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
 use super::connections::Role;
-use super::device_errors::compare_anew;
 use super::io::VolumeIo;
 use super::io_table::{AttemptEnd, EMPTY, IoTable, Kind, Slot};
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
 use super::types::{Io, IoOp, PathEvent};
-use super::volumes::{PathInVolume, Volume};
+use super::volumes::Volume;
 use super::{HostEngine, hedge, report};
 use crate::machine::{Memory, Span};
 use crate::scratch::Scratch;
@@ -38,6 +37,7 @@ use canary::Bug;
 use multipath::health::{Limits, Probation, Tally, Why};
 use multipath::{Head, Outcome};
 use nvme::host::Command;
+use policy::PathIndex;
 
 /// Of the oldest I/Os of a path so many are looked at for one whose time says something.
 const LOOKED_AT: usize = 8;
@@ -173,18 +173,23 @@ impl Path {
     }
 }
 
-impl PathInVolume<'_> {
+impl Volume {
     /// When a path is to be looked at, or probed.
-    pub(super) fn probation_timeout(&self, ios: &IoTable, is_stopping: bool) -> Option<u64> {
-        let path = self.path;
+    pub(super) fn probation_timeout(
+        &self,
+        at: PathIndex,
+        ios: &IoTable,
+        is_stopping: bool,
+    ) -> Option<u64> {
+        let path = &self.paths[at];
         if !path.is_live() {
             return None;
         }
-        let head = &self.volume.head;
+        let head = &self.head;
         let due_ns = match head.probation(path.index) {
             Some(_) if path.probing.probe.is_some() => return None, // its end asks for the next
             Some(_) => head.probe_due_ns(path.index),
-            None if path.lane.is_empty() => self.idle_due_ns(is_stopping),
+            None if path.lane.is_empty() => self.idle_due_ns(at, is_stopping),
             None => {
                 let issued_ns = path.oldest_timed(ios)?;
                 head.silent_ns(path.index, issued_ns)
@@ -195,8 +200,8 @@ impl PathInVolume<'_> {
     }
 
     /// When a path without I/O is to be probed.
-    fn idle_due_ns(&self, is_stopping: bool) -> u64 {
-        let path = self.path;
+    fn idle_due_ns(&self, at: PathIndex, is_stopping: bool) -> u64 {
+        let path = &self.paths[at];
         let probed = path.is_live() && path.address().is_some();
         if !probed
             || path.admin_state() != AdminState::Enabled
@@ -208,98 +213,92 @@ impl PathInVolume<'_> {
         if canary::has(Bug::UnprobedIdle) {
             return u64::MAX;
         }
-        self.volume
-            .head
-            .idle_due_ns(path.index)
-            .max(path.probing.inspect_ns)
+        self.head.idle_due_ns(at).max(path.probing.inspect_ns)
     }
 }
 
 impl VolumeIo<'_> {
     /// Probes a path on probation; else judges it by its oldest I/O, whose time it is.
-    fn inspect(&mut self, number: usize, memory: &mut dyn Memory, now_ns: u64) {
-        let index = self.paths[number].index;
-        if self.volume.head.probation(index).is_some() {
-            return self.probe_as_failed(number, memory, now_ns);
+    fn inspect(&mut self, at: PathIndex, memory: &mut dyn Memory, now_ns: u64) {
+        if self.volume.head.probation(at).is_some() {
+            return self.probe_as_failed(at, memory, now_ns);
         }
-        let Some(issued_ns) = self.paths[number].oldest_timed(&self.on.ios) else {
+        let Some(issued_ns) = self.volume.paths[at].oldest_timed(&self.on.ios) else {
             return; // it rests, and was probed for that
         };
         // A path that is silent together with all others is looked at again.
-        self.paths[number].probing.inspect_ns =
+        self.volume.paths[at].probing.inspect_ns =
             now_ns.saturating_add(self.on.hedger.unseen_ns_max() / 4);
-        let beside = self.probe_beside(number, issued_ns, now_ns);
+        let beside = self.probe_beside(at, issued_ns, now_ns);
         let head = &mut self.volume.head;
         let why = match beside {
-            true => head.inspect_probe(index, issued_ns, now_ns),
-            false => head.inspect(index, issued_ns, now_ns),
+            true => head.inspect_probe(at, issued_ns, now_ns),
+            false => head.inspect(at, issued_ns, now_ns),
         };
         if let Some(why) = why {
-            self.on_probation(number, why, now_ns);
+            self.on_probation(at, why, now_ns);
         }
     }
 
     /// Where nothing but a probe of an idle time, issued at `issued_ns`, is silent on a path:
     /// probes the other paths of its volume that rest. That they have nothing to end does not show
     /// that they would end it. Whether any other was asked since then.
-    fn probe_beside(&mut self, number: usize, issued_ns: u64, now_ns: u64) -> bool {
-        let path = &self.paths[number];
-        if !path.has_only_probe(self.volume, &self.on.ios) {
+    fn probe_beside(&mut self, at: PathIndex, issued_ns: u64, now_ns: u64) -> bool {
+        let it = &*self.volume;
+        let path = &it.paths[at];
+        if !path.has_only_probe(it.recovery.enabled, &it.head, &self.on.ios) {
             return false;
         }
-        let index = path.index;
         let mut asked = false;
-        for other in self.volume.indexes().filter(|&other| other != index) {
-            let Some(at) = self.volume.number(other) else {
-                continue; // a place without a path
-            };
+        for other in it.paths.indexes().filter(|&other| other != at) {
+            if self.volume.paths.get(other).is_none() {
+                continue; // it has left
+            }
             let head = &self.volume.head;
             let known = head.is_probing(other) || head.answered_ns(other) >= issued_ns;
-            let rests = self.at(at).idle_due_ns(self.on.shutdown.has_begun()) < u64::MAX;
+            let rests = self.volume.idle_due_ns(other, self.on.shutdown.has_begun()) < u64::MAX;
             let can = rests && self.on.ios.has_spares();
             if !known && can {
-                self.probe(at, now_ns);
+                self.probe(other, now_ns);
             }
-            asked |= known || self.paths[at].probing.probe.is_some();
+            asked |= known || self.volume.paths[other].probing.probe.is_some();
         }
         asked
     }
 
     /// The head has put a path on probation.
     #[cold]
-    pub(super) fn on_probation(&mut self, number: usize, why: Why, now_ns: u64) {
-        let path = &mut self.paths[number];
+    pub(super) fn on_probation(&mut self, at: PathIndex, why: Why, now_ns: u64) {
+        let path = &mut self.volume.paths[at];
         path.suspect(&self.on.ios);
         path.errors.has_damaged = why == Why::Errors && path.is_damaging(now_ns);
-        let (path, mut on) = self.path(number);
+        let (path, mut on) = self.path(at);
         if !path.probing.stays_out {
             on.warn(path, report::on_probation(path, why));
         }
-        let index = path.index;
         if path.address().is_some() {
             on.out.tell_cores(path.news(PathEvent::Sick(why)));
         }
         self.on.out.wake_by(now_ns);
-        if self.volume.head.sits_out(index) {
-            self.move_waiting(number, now_ns);
+        if self.volume.head.sits_out(at) {
+            self.move_waiting(at, now_ns);
         }
     }
 
-    /// Path `number` has done an I/O: those that stayed busy with it are no better than ones that
+    /// Path `at` has done an I/O: those that stayed busy with it are no better than ones that
     /// fail.
-    pub(super) fn blame(&mut self, number: usize, index: u32, now_ns: u64) {
-        let done = self.paths[number].index;
+    pub(super) fn blame(&mut self, at: PathIndex, index: u32, now_ns: u64) {
         let history = &mut self.on.ios.get_mut(index).history;
-        let refused = core::mem::take(&mut history.refused) & !(1 << done.0);
+        let refused = core::mem::take(&mut history.refused) & !(1 << at.0);
         if refused == 0 {
             return;
         }
-        for path in self.volume.indexes() {
-            let number = self.volume.number(path);
-            let Some(other) = number.filter(|_| refused & 1 << path.0 != 0) else {
-                continue; // a place without a path, or it did not refuse
-            };
-            if let Some(why) = self.volume.head.refused(path, now_ns) {
+        for other in self.volume.paths.indexes() {
+            // Else it has left, or did not refuse.
+            if self.volume.paths.get(other).is_some()
+                && refused & 1 << other.0 != 0
+                && let Some(why) = self.volume.head.refused(other, now_ns)
+            {
                 self.on_probation(other, why, now_ns);
             }
         }
@@ -307,35 +306,33 @@ impl VolumeIo<'_> {
 
     /// What a path has not yet begun needn't wait for it, once each; but a flush, which is of this
     /// very controller (T13).
-    pub(super) fn move_waiting(&mut self, number: usize, now_ns: u64) {
-        let first = self.paths[number].lane.waiting();
+    pub(super) fn move_waiting(&mut self, at: PathIndex, now_ns: u64) {
+        let first = self.volume.paths[at].lane.waiting();
         let waiting = core::iter::successors(first, |&index| self.on.ios.next(index));
         let movable = waiting.filter(|&index| self.on.ios.get(index).io.op != IoOp::Flush);
         let tokens: Vec<u32> = movable.map(|index| self.on.ios.token(index)).collect();
-        let path = self.paths[number].index;
         for token in tokens {
             let there = self.on.ios.find(token);
-            if let Some(index) = there.filter(|&index| self.on.ios.get(index).path == path) {
-                self.finish(number, index, Outcome::PathError, false, now_ns);
+            if let Some(index) = there.filter(|&index| self.on.ios.get(index).path == at) {
+                self.finish(at, index, Outcome::PathError, false, now_ns);
             }
         }
     }
 
     /// Another core has put a path on probation.
-    pub(super) fn sick_elsewhere(&mut self, number: usize, why: Why, now_ns: u64) {
-        let path = &self.paths[number];
-        let index = path.index;
+    pub(super) fn sick_elsewhere(&mut self, at: PathIndex, why: Why, now_ns: u64) {
+        let path = &self.volume.paths[at];
         if !path.is_live() {
-            return;
+            return; // it was lost while the news was under way
         }
-        if !self.paths[number].has_queue() {
-            let (path, mut on) = self.path(number);
+        if !path.has_queue() {
+            let (path, mut on) = self.path(at);
             return path.pass_on_sick(why, &mut on);
         }
-        match self.volume.head.adopt_verdict(index, why, now_ns) {
-            Some(why) => self.on_probation(number, why, now_ns),
+        match self.volume.head.adopt_verdict(at, why, now_ns) {
+            Some(why) => self.on_probation(at, why, now_ns),
             None if self.on.settings.core == 0 => {
-                let news = self.paths[number].news(PathEvent::Sick(why));
+                let news = self.volume.paths[at].news(PathEvent::Sick(why));
                 self.on.out.publish(news);
             }
             None => {}
@@ -343,29 +340,29 @@ impl VolumeIo<'_> {
     }
 
     /// Sends a probe.
-    fn probe(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
-        let (index, length) = (path.index, probe_len(path));
+    fn probe(&mut self, at: PathIndex, now_ns: u64) {
+        let path = &mut self.volume.paths[at];
+        let length = probe_len(path);
         let is_stopping = self.on.shutdown.has_begun();
         let mut take = || path.take_probe(length, &mut self.on.ios, &mut self.on.scratch, now_ns);
         let slot = (!is_stopping).then(&mut take).flatten();
-        self.volume.head.probe(index, slot.is_some(), now_ns);
+        self.volume.head.probe(at, slot.is_some(), now_ns);
         if let Some(slot) = slot {
-            self.give(number, slot, index, now_ns);
+            self.give(slot, at, now_ns);
         }
     }
 
     /// Probes a path on probation in the direction in which it failed; in turns, if in both.
-    fn probe_as_failed(&mut self, number: usize, memory: &mut dyn Memory, now_ns: u64) {
-        let path = &self.paths[number];
+    fn probe_as_failed(&mut self, at: PathIndex, memory: &mut dyn Memory, now_ns: u64) {
+        let path = &self.volume.paths[at];
         let suspect = path.probing.suspect;
         let writes = suspect.write && !suspect.wrote && path.can_hint(&self.volume.head);
         let writes = writes && !canary::has(Bug::ReadingProbes);
-        self.paths[number].probing.suspect.wrote = writes;
+        self.volume.paths[at].probing.suspect.wrote = writes;
         if !writes {
-            return self.probe(number, now_ns);
+            return self.probe(at, now_ns);
         }
-        let path = &mut self.paths[number];
+        let path = &mut self.volume.paths[at];
         let (ios, scratch) = (&mut self.on.ios, &mut self.on.scratch);
         let is_stopping = self.on.shutdown.has_begun();
         let mut take = || path.take_probe(Command::HINT_LEN, ios, scratch, now_ns);
@@ -379,25 +376,24 @@ impl VolumeIo<'_> {
                 ios.free_spare(slot);
             }
         }
-        let index = path.index;
-        self.volume.head.probe(index, given, now_ns);
+        self.volume.head.probe(at, given, now_ns);
     }
 
     /// A probe has ended, and nobody refers to its memory any more.
     #[cold]
-    pub(super) fn probed(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
+    pub(super) fn probed(&mut self, at: PathIndex, index: u32, outcome: Outcome, now_ns: u64) {
         let slot = self.on.ios.get(index);
         let (span, length) = (slot.io.span, slot.io.length);
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let failed = outcome.is_path_error() || slot.history.attempt == AttemptEnd::InTransit;
         self.on.scratch.give_back(span);
         self.on.ios.free_spare(index);
-        let path = &mut self.paths[number];
+        let path = &mut self.volume.paths[at];
         path.probing.probe = None;
         let renewing = core::mem::take(&mut path.probing.renewing);
-        let (at, live) = (path.index, path.is_live());
+        let live = path.is_live();
         let idle = self.volume.head.probation(at).is_none();
-        let path = &mut self.paths[number];
+        let path = &mut self.volume.paths[at];
         if idle && outcome.is_done() {
             (path.probing.renewals, path.probing.probe_took_ns) = (0, latency_ns);
         }
@@ -406,8 +402,8 @@ impl VolumeIo<'_> {
         if excused {
             path.probing.renewals = path.probing.renewals.saturating_add(1);
         }
-        if idle && outcome.is_done() && length >= probe_len(&self.paths[number]) {
-            self.paths[number].probing.suspect.read = 0; // reads of that length pass again
+        if idle && outcome.is_done() && length >= probe_len(&self.volume.paths[at]) {
+            self.volume.paths[at].probing.suspect.read = 0; // reads of that length pass again
         }
         let over = self.volume.head.probed(at, outcome, latency_ns, now_ns);
         if idle
@@ -416,17 +412,17 @@ impl VolumeIo<'_> {
             && !excused
             && let Some(why) = self.volume.head.refused(at, now_ns)
         {
-            self.on_probation(number, why, now_ns);
+            self.on_probation(at, why, now_ns);
         }
         if let Some(took_ns) = over {
-            let suspect = core::mem::take(&mut self.paths[number].probing.suspect);
+            let suspect = core::mem::take(&mut self.volume.paths[at].probing.suspect);
             let reads = suspect.read > 0;
             self.volume.head.try_first(at, reads, suspect.write);
-            compare_anew(self.volume, self.paths, now_ns);
-            self.paths[number].probing.stays_out = false;
+            self.volume.compare_anew(now_ns);
+            self.volume.paths[at].probing.stays_out = false;
             let (core, cores) = (self.on.settings.core, self.on.settings.cores);
-            let is_of_core_0 = !self.at(number).judges_for_core_0(core, cores);
-            let (path, mut on) = self.path(number);
+            let is_of_core_0 = !self.volume.judges_for_core_0(at, core, cores);
+            let (path, mut on) = self.path(at);
             let line = report::well_again(took_ns);
             match is_of_core_0 {
                 true => on.warn(path, &line),
@@ -442,28 +438,21 @@ impl HostEngine {
     /// Probes all paths without I/O whose time it is or will be soon, if it is that of any.
     fn probe_idle(&mut self, now_ns: u64) {
         let is_stopping = self.on.shutdown.has_begun();
-        if !self
-            .paths_there()
-            .any(|path| path.idle_due_ns(is_stopping) <= now_ns)
-        {
+        let is_due = |(it, at): (&Volume, _)| it.idle_due_ns(at, is_stopping) <= now_ns;
+        if !self.paths_there().any(is_due) {
             return;
         }
-        for number in 0..self.paths.len() {
-            let path = &self.paths[number];
-            if path.is_vacant() {
-                continue;
-            }
-            let head = &self.volumes[usize::from(path.volume)].head;
-            let by_ns = now_ns.saturating_add(head.idle_ahead_ns());
-            if self.at(number).idle_due_ns(is_stopping) <= by_ns {
-                if self.on.ios.has_spares() {
-                    self.io_of(number).probe(number, now_ns);
+        self.each_path(|sessions, at| {
+            let by_ns = now_ns.saturating_add(sessions.volume.head.idle_ahead_ns());
+            if sessions.volume.idle_due_ns(at, is_stopping) <= by_ns {
+                if sessions.on.ios.has_spares() {
+                    sessions.io().probe(at, now_ns);
                 }
-                let path = &mut self.paths[number];
+                let path = &mut sessions.volume.paths[at];
                 let was_no_room = path.lane.is_empty();
                 path.probing.inspect_ns = if was_no_room { by_ns } else { now_ns };
             }
-        }
+        });
     }
 
     /// Looks at the paths whose time it is, after this turn's ends of I/O.
@@ -471,19 +460,15 @@ impl HostEngine {
     pub(super) fn watch_health(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.is_inspection_due = false;
         self.probe_idle(now_ns);
-        for number in 0..self.paths.len() {
-            let path = &self.paths[number];
-            if path.is_vacant() {
-                continue;
+        let is_stopping = self.on.shutdown.has_begun();
+        self.each_path(|sessions, at| {
+            let due_ns = sessions
+                .volume
+                .probation_timeout(at, &sessions.on.ios, is_stopping);
+            if due_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+                sessions.io().inspect(at, memory, now_ns);
             }
-            let due_ns = self
-                .at(number)
-                .probation_timeout(&self.on.ios, self.on.shutdown.has_begun());
-            if due_ns.is_none_or(|at_ns| at_ns > now_ns) {
-                continue;
-            }
-            self.io_of(number).inspect(number, memory, now_ns);
-        }
+        });
         self.on.out.wake_by(now_ns);
     }
 }

@@ -23,46 +23,32 @@
 use super::WriteFailover;
 use super::connections::Role;
 use super::io::VolumeIo;
-use super::outbox::Outbox;
 use super::path::Path;
 use super::session::Sessions;
-use super::types::{PathEvent, PathKind, PathNews};
-use super::volumes::{PathContext, PathInVolume, Volume};
+use super::types::{PathEvent, PathKind};
+use super::volumes::{PathContext, Volume};
 use policy::PathIndex;
 
-impl PathInVolume<'_> {
-    /// Whether core 0 resets its controller.
-    pub(super) fn is_resetting(&self) -> bool {
-        self.volume.fence.is_resetting(self.path.index)
-    }
-
+impl Volume {
     /// How long its controller, which says that it was reset, may yet execute what it had, ns.
-    fn disbelief_ns(&self) -> u64 {
-        let facts = self.path.known.facts.as_deref();
+    fn disbelief_ns(&self, at: PathIndex) -> u64 {
+        let facts = self.paths[at].known.facts.as_deref();
         if facts.is_some_and(|it| it.controller.cqt_ms > 0) {
             return 0; // it knows how long it takes to quiesce
         }
-        self.volume.recovery.quiesce_ns
-    }
-}
-
-impl Volume {
-    /// Core 0: the controller of a path is being reset until then, ns, or is no longer; all cores
-    /// say the same of what they hold.
-    pub(super) fn set_resetting(
-        &mut self,
-        path: PathIndex,
-        until_ns: Option<u64>,
-        out: &mut Outbox,
-    ) {
-        if self.fence.set_resetting(path, until_ns) {
-            let what = PathEvent::Resetting(until_ns);
-            out.publish(PathNews::Of(self.number, path, what));
-        }
+        self.recovery.quiesce_ns
     }
 }
 
 impl Path {
+    /// Core 0: its controller is being reset until then, ns, or is no longer; all cores say the
+    /// same of what they hold.
+    pub(super) fn set_resetting(&self, until_ns: Option<u64>, on: &mut PathContext<'_>) {
+        if on.fence.set_resetting(self.index, until_ns) {
+            on.out.publish(self.news(PathEvent::Resetting(until_ns)));
+        }
+    }
+
     /// Begins to reset its controller; `had_queues`: I/O queues may have been open when it was
     /// lost. False: it can't be reset, or there is nothing to prove.
     pub(super) fn reset(
@@ -72,7 +58,7 @@ impl Path {
         on: &mut PathContext<'_>,
         now_ns: u64,
     ) -> bool {
-        let recovery = &on.volume.recovery;
+        let recovery = on.recovery;
         let wanted = recovery.enabled && recovery.write_failover == WriteFailover::Fenced;
         let tcp = matches!(self.kind, PathKind::NvmeTcp { .. });
         let core_0 = on.settings.core == 0 && tcp && self.session.is_open(Role::Admin);
@@ -85,7 +71,7 @@ impl Path {
             .as_mut()
             .and_then(|admin| admin.reset(now_ns));
         if until_ns.is_some() {
-            on.volume.set_resetting(self.index, until_ns, on.out);
+            self.set_resetting(until_ns, on);
             on.out.touch(&mut self.session, Role::Admin);
         }
         until_ns.is_some()
@@ -94,13 +80,13 @@ impl Path {
 
 impl VolumeIo<'_> {
     /// The lost controller of a path executes nothing any more.
-    pub(super) fn proved(&mut self, number: usize, now_ns: u64) {
+    pub(super) fn proved(&mut self, at: PathIndex, now_ns: u64) {
         // Core 0 tells of a loss before it tells of the reset, and no core connects before that is
         // over.
-        let path = &self.paths[number];
+        let path = &self.volume.paths[at];
         assert!(path.is_over(), "{}: reset while it is in use", path.uri);
-        let disbelief_ns = self.at(number).disbelief_ns();
-        let path = path.index;
+        let disbelief_ns = self.volume.disbelief_ns(at);
+        let path = at;
         let fence = &mut self.volume.fence;
         if disbelief_ns > 0 {
             let until_ns = now_ns.saturating_add(disbelief_ns);
@@ -109,19 +95,19 @@ impl VolumeIo<'_> {
             }
         } else {
             fence.prove(&mut self.on.ios, path, now_ns);
-            self.release_due(number, now_ns);
+            self.release_due(at, now_ns);
         }
     }
 }
 
 impl Sessions<'_> {
     /// Core 0: the controller of a path has been reset.
-    pub(super) fn was_reset(&mut self, number: usize, now_ns: u64) {
-        let path = &self.paths[number];
+    pub(super) fn was_reset(&mut self, at: PathIndex, now_ns: u64) {
+        let path = &self.volume.paths[at];
         self.on.out.publish(path.news(PathEvent::Reset));
-        self.io().proved(number, now_ns);
+        self.io().proved(at, now_ns);
         // Nothing that it could still say is of interest.
-        self.paths[number]
+        self.volume.paths[at]
             .session
             .close(Role::Admin, true, &mut self.on.out, now_ns);
     }

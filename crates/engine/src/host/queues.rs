@@ -15,9 +15,10 @@ use super::path::{AdminState, Path};
 use super::report;
 use super::session::Sessions;
 use super::types::PathEvent;
-use super::volumes::{PathContext, PathInVolume, Volume};
+use super::volumes::{PathContext, Volume};
 use alloc::string::String;
 use multipath::health::Why;
+use policy::PathIndex;
 
 /// Number of the I/O queue that `core` has; `None`: it has none. The home of the I/O is `home`.
 fn queue_id(core: u16, cores: u16, home: u16, granted: u16) -> Option<u16> {
@@ -62,42 +63,40 @@ impl Path {
 impl Volume {
     /// Whether a live path that ANA leaves open is used by other cores alone. `paths`: of the
     /// engine.
-    pub(super) fn is_served_elsewhere(&self, paths: &[Path]) -> bool {
-        let mut paths = self.paths(paths);
+    pub(super) fn is_served_elsewhere(&self) -> bool {
+        let mut paths = self.paths.iter();
         paths.any(|path| path.is_live() && !path.has_queue() && self.head.is_open(path.index))
     }
-}
 
-impl PathInVolume<'_> {
-    /// Number of the I/O queue that one of so many cores has on it; `None`: it has none, or the
+    /// Number of the I/O queue on a path that one of so many cores has on it; `None`: it has none, or the
     /// controller is not known.
-    pub(super) fn queue_of(&self, core: u16, cores: u16) -> Option<u16> {
-        let granted = self.path.known.facts.as_ref()?.controller.io_queues;
-        let home = self.volume.recovery.home.unwrap_or(self.path.volume) % cores.max(1);
+    pub(super) fn queue_of(&self, at: PathIndex, core: u16, cores: u16) -> Option<u16> {
+        let granted = self.paths[at].known.facts.as_ref()?.controller.io_queues;
+        let home = self.recovery.home.unwrap_or(self.number) % cores.max(1);
         queue_id(core, cores, home, granted)
     }
 
     /// Whether another path is live, left open by ANA and in use by other cores alone, as far as
     /// this core knows.
-    pub(super) fn is_served_elsewhere_beside(&self) -> bool {
-        let mut others = self.others();
+    pub(super) fn is_served_elsewhere_beside(&self, at: PathIndex) -> bool {
+        let mut others = self.others(at);
         others.any(|path| {
             let serves = path.is_live() && path.admin_state() == AdminState::Enabled;
-            serves && !path.has_queue() && self.volume.head.is_open(path.index)
+            serves && !path.has_queue() && self.head.is_open(path.index)
         })
     }
 
     /// Whether this core has a queue on it, and core 0, whose lines about probation are the ones
     /// that are heard, has none.
-    pub(super) fn judges_for_core_0(&self, core: u16, cores: u16) -> bool {
-        let device = self.path.kind.device().is_some();
-        !device && core != 0 && self.queue_of(0, cores).is_none()
+    pub(super) fn judges_for_core_0(&self, at: PathIndex, core: u16, cores: u16) -> bool {
+        let device = self.paths[at].kind.device().is_some();
+        !device && core != 0 && self.queue_of(at, 0, cores).is_none()
     }
 
     /// Why a mirror on this core can't use its leg's path: other cores have its queues.
-    pub(super) fn lacks_queue(&self, cores: u16) -> Option<String> {
-        let granted = self.path.known.facts.as_ref()?.controller.io_queues;
-        let needed = self.volume.leg.is_here();
+    pub(super) fn lacks_queue(&self, at: PathIndex, cores: u16) -> Option<String> {
+        let granted = self.paths[at].known.facts.as_ref()?.controller.io_queues;
+        let needed = self.leg.is_here();
         needed.then(|| report::no_queue(granted, cores))
     }
 }
@@ -105,36 +104,36 @@ impl PathInVolume<'_> {
 impl Sessions<'_> {
     /// A path is live whose queues are other cores'. What this core had acknowledged there is known
     /// to them since the path was lost, and their flushes cover it.
-    pub(super) fn live_without_queue(&mut self, number: usize, now_ns: u64) {
-        self.paths[number].cache.all_flushed();
-        self.live(number, now_ns);
+    pub(super) fn live_without_queue(&mut self, at: PathIndex, now_ns: u64) {
+        self.volume.paths[at].cache.all_flushed();
+        self.live(at, now_ns);
     }
 
     /// Flushes a path that leaves and on which core 0, which does that else, has no queue. Whether
     /// that is under way.
-    pub(super) fn flushes_for_core_0(&mut self, number: usize, now_ns: u64) -> bool {
-        let path = &self.paths[number];
+    pub(super) fn flushes_for_core_0(&mut self, at: PathIndex, now_ns: u64) -> bool {
+        let path = &self.volume.paths[at];
         let leaves = path.admin_state() == AdminState::Removing && path.is_live();
         let ended = leaves && path.lane.is_empty() && path.session.queue.is_some();
         if !ended
             || self.on.settings.core == 0
             || self
-                .at(number)
-                .queue_of(0, self.on.settings.cores)
+                .volume
+                .queue_of(at, 0, self.on.settings.cores)
                 .is_some()
         {
             return false;
         }
-        let has_more = self.paths[number].is_unflushed() || self.at(number).leaves_early();
-        match self.paths[number].cache.final_flush() {
+        let has_more = self.volume.paths[at].is_unflushed() || self.volume.leaves_early(at);
+        match self.volume.paths[at].cache.final_flush() {
             FinalFlush::Out { .. } | FinalFlush::Late { .. } => true,
             FinalFlush::None if has_more => {
-                self.paths[number].send_final_flush(&self.on.settings, &mut self.on.out, now_ns);
-                self.paths[number].cache.is_flushing()
+                self.volume.paths[at].send_final_flush(&self.on.settings, &mut self.on.out, now_ns);
+                self.volume.paths[at].cache.is_flushing()
             }
             FinalFlush::None => false,
             FinalFlush::Ended(done) => {
-                let path = &mut self.paths[number];
+                let path = &mut self.volume.paths[at];
                 path.cache.set_final_flush(FinalFlush::None);
                 if done {
                     path.cache.all_flushed();

@@ -17,7 +17,8 @@ use super::session::Sessions;
 use super::types::{
     Disconnected, Doubt, HostConfig, HostEvent, PathEvent, PathNews, ReconnectWait,
 };
-use super::volumes::{PathContext, PathInVolume, Volume};
+use super::volumes::{PathContext, Volume};
+use policy::PathIndex;
 
 impl Path {
     /// Tells the other cores that it was lost; `own`: this core saw it, and the path recovers;
@@ -47,10 +48,10 @@ impl Path {
         let known = facts.is_some_and(|it| it.controller.ana || what == Doubt::Namespace);
         // Another core may be live, and ask, while our own queue is still being opened.
         let used = self.session.state().has_association();
-        if !used || !known || !on.volume.recovery.enabled {
+        if !used || !known || !on.recovery.enabled {
             return; // nothing is read again of a path that is lost, or never will be
         }
-        on.volume.head.set_pending(self.index, true);
+        on.head.set_pending(self.index, true);
         if core::mem::replace(&mut self.known.is_read_again, true) {
             return; // it was asked for, and not answered yet
         }
@@ -71,9 +72,9 @@ impl Path {
     /// controller is over.
     fn begin_bound(&self, since_ns: u64, on: &mut PathContext<'_>) {
         // Without a bound only proof ends a hold.
-        if let Some(bound_ns) = on.volume.bound_of(on.settings.kato_ms, self) {
+        if let Some(bound_ns) = self.bound_ns(on.recovery, on.settings.kato_ms) {
             let until_ns = since_ns.saturating_add(bound_ns);
-            if on.volume.fence.bound(on.ios, self.index, until_ns) {
+            if on.fence.bound(on.ios, self.index, until_ns) {
                 on.out.wake_by(until_ns);
             }
         }
@@ -81,90 +82,91 @@ impl Path {
 }
 
 impl Volume {
-    /// Says that no path is live, once until one is. `paths`: of the engine.
-    pub(super) fn report_all_paths_down(
-        &mut self,
-        paths: &[Path],
-        is_closing: bool,
-        out: &mut Outbox,
-    ) {
+    /// Says that no path is live, once until one is.
+    pub(super) fn report_all_paths_down(&mut self, is_closing: bool, out: &mut Outbox) {
         let is_down = |path: &Path| path.session.comeback.tried && !path.is_live();
-        let none = self.paths(paths).all(is_down);
+        let none = self.paths.iter().all(is_down);
         if none && self.recovery.enabled && !is_closing && self.outage.report() {
             out.report(HostEvent::NoPath(self.number));
         }
     }
 }
 
-impl PathInVolume<'_> {
+impl Volume {
     /// Core 0: how long it still waits before it is connected again; `None`: it does not wait.
-    pub(super) fn reconnect_wait(&self, now_ns: u64) -> Option<ReconnectWait> {
-        let at_ns = self.path.session.retry_ns()?;
+    pub(super) fn reconnect_wait(&self, at: PathIndex, now_ns: u64) -> Option<ReconnectWait> {
+        let path = self.paths.get(at)?;
+        let at_ns = path.session.retry_ns()?;
         Some(ReconnectWait {
             left_ns: at_ns.saturating_sub(now_ns),
-            failures: self.path.session.comeback.failures.saturating_sub(1),
-            in_doubt: self.path.was_seen() && self.is_in_doubt(),
+            failures: path.session.comeback.failures.saturating_sub(1),
+            in_doubt: path.was_seen() && self.is_in_doubt(at),
         })
     }
 }
 
 impl Sessions<'_> {
     /// What another core says of a path.
-    pub(super) fn handle_path_event(&mut self, number: usize, event: PathEvent, now_ns: u64) {
+    pub(super) fn handle_path_event(&mut self, at: PathIndex, event: PathEvent, now_ns: u64) {
         match event {
             PathEvent::Lost { renewal } => {
-                self.paths[number].session.comeback.report = LossReport::Due;
-                self.lose_for(number, None, renewal, now_ns);
-                self.gone(number, now_ns);
+                self.volume.paths[at].session.comeback.report = LossReport::Due;
+                self.lose_for(at, None, renewal, now_ns);
+                self.gone(at, now_ns);
             }
-            PathEvent::Broken { renewal } => self.lose_for(number, None, renewal, now_ns),
+            PathEvent::Broken { renewal } => self.lose_for(at, None, renewal, now_ns),
             PathEvent::Doubt(what) => {
-                let (path, mut on) = self.path(number);
+                let (path, mut on) = self.path(at);
                 path.doubt(what, &mut on, now_ns);
             }
-            PathEvent::Sick(why) => self.io().sick_elsewhere(number, why, now_ns),
-            PathEvent::Reset => self.io().proved(number, now_ns),
+            PathEvent::Sick(why) => self.io().sick_elsewhere(at, why, now_ns),
+            PathEvent::Reset => self.io().proved(at, now_ns),
             PathEvent::Abort { sqid, cid, probe } => {
-                let (path, mut on) = self.path(number);
+                let (path, mut on) = self.path(at);
                 let command = CommandId { sqid, cid };
                 if path.abort_asked(command, probe, &mut on, now_ns) {
-                    self.io().refill(number, now_ns);
+                    self.io().refill(at, now_ns);
                 }
             }
             PathEvent::Aborted { sqid, cid, aborted } => {
-                let (path, mut on) = self.path(number);
+                let (path, mut on) = self.path(at);
                 if sqid == path.known.qid && path.abort_ended(cid, aborted, &mut on, now_ns) {
-                    self.io().refill(number, now_ns);
+                    self.io().refill(at, now_ns);
                 }
             }
             PathEvent::AskExtent {
                 token,
                 slba,
                 blocks,
-            } => self.paths[number].ask_controller(token, (slba, blocks), &mut self.on.out, now_ns),
+            } => self.volume.paths[at].ask_controller(
+                token,
+                (slba, blocks),
+                &mut self.on.out,
+                now_ns,
+            ),
             PathEvent::Extent { token, found } => {
-                self.paths[number].extent_answered(token, found, &mut self.on.out);
+                self.volume.paths[at].extent_answered(token, found, &mut self.on.out);
             }
-            PathEvent::GivenUp => self.io().given_up(number, now_ns),
-            PathEvent::Paused(until_ns) => self.paths[number].pause(until_ns, &mut self.on.out),
-            PathEvent::Flushed => self.io().flushed_elsewhere(number, now_ns),
+            PathEvent::GivenUp => self.io().given_up(at, now_ns),
+            PathEvent::Paused(until_ns) => self.volume.paths[at].pause(until_ns, &mut self.on.out),
+            PathEvent::Flushed => self.io().flushed_elsewhere(at, now_ns),
             PathEvent::FlushFailed(core) => {
-                self.io().flush_failed_elsewhere(number, core, now_ns);
+                self.io().flush_failed_elsewhere(at, core, now_ns);
             }
             PathEvent::Resetting(until_ns) => {
-                let (path, on) = self.path(number);
-                on.volume.fence.set_resetting(path.index, until_ns);
+                let (path, on) = self.path(at);
+                on.fence.set_resetting(path.index, until_ns);
             }
             PathEvent::Closed {
                 since_ns,
                 unflushed,
             } => {
-                let (path, mut on) = self.path(number);
+                let (path, mut on) = self.path(at);
                 path.cache.note_elsewhere(unflushed);
                 if on.settings.core == 0 {
                     let others = &mut path.session.comeback.others;
                     *others = others.saturating_sub(1);
-                    return self.gone(number, now_ns);
+                    return self.gone(at, now_ns);
                 }
                 let was_awaited = path.cache.end_reports();
                 path.begin_bound(since_ns, &mut on);
@@ -176,10 +178,10 @@ impl Sessions<'_> {
     }
 
     /// A connection of a lost path is over, perhaps the last one.
-    pub(super) fn gone(&mut self, number: usize, now_ns: u64) {
+    pub(super) fn gone(&mut self, at: PathIndex, now_ns: u64) {
         let recovery = self.volume.recovery;
         let (core, cores) = (self.on.settings.core, self.on.settings.cores);
-        let path = &mut self.paths[number];
+        let path = &mut self.volume.paths[at];
         if !path.is_over()
             || !path.session.is_disconnected()
             || path.address().is_none()
@@ -210,54 +212,54 @@ impl Sessions<'_> {
         let returns = path.admin_state().returns();
         let (volume, path, address) = (path.volume, path.index, path.address());
         if let Some(address) = address.filter(|_| returns) {
-            let seen = self.paths[number].was_seen();
+            let seen = self.volume.paths[at].was_seen();
             self.on.out.report(HostEvent::Disconnected(Disconnected {
                 volume,
                 path,
                 address,
                 failures,
-                in_doubt: seen && self.at(number).is_in_doubt(),
+                in_doubt: seen && self.volume.is_in_doubt(at),
             }));
         }
         let at_ns = match returns {
-            true => next_ns.min(self.at(number).gives_up_ns().max(now_ns)),
+            true => next_ns.min(self.volume.gives_up_ns(at).max(now_ns)),
             false => u64::MAX,
         };
-        self.paths[number]
+        self.volume.paths[at]
             .session
             .enter(SessionState::Backoff { at_ns });
         self.on.out.wake_by(at_ns);
         if cores > 1 {
-            let closed = closed(&mut self.paths[number]);
+            let closed = closed(&mut self.volume.paths[at]);
             self.on.out.publish(closed);
         }
-        self.reports_complete(number, now_ns);
-        let (path, mut on) = self.path(number);
+        self.reports_complete(at, now_ns);
+        let (path, mut on) = self.path(at);
         path.begin_bound(now_ns, &mut on);
     }
 
     /// It is known of a lost path whether any core had unflushed writes there.
-    fn reports_complete(&mut self, number: usize, now_ns: u64) {
-        if self.paths[number].cache.end_reports() {
+    fn reports_complete(&mut self, at: PathIndex, now_ns: u64) {
+        if self.volume.paths[at].cache.end_reports() {
             self.io().release_flushes(now_ns);
         }
     }
 
     /// Core 0: the wait of a lost path may be over.
-    pub(super) fn retry(&mut self, number: usize, now_ns: u64) {
-        let path = &self.paths[number];
+    pub(super) fn retry(&mut self, at: PathIndex, now_ns: u64) {
+        let path = &self.volume.paths[at];
         if path.session.retry_ns().is_none_or(|at_ns| at_ns > now_ns) {
             return; // it is not lost, or its time has not come
         }
         if self.on.shutdown.is_closing() {
             // No connection is opened any more.
-            self.paths[number]
+            self.volume.paths[at]
                 .session
                 .enter(SessionState::Backoff { at_ns: u64::MAX });
-        } else if self.at(number).gives_up_ns() <= now_ns {
-            self.give_up_path(number, now_ns);
+        } else if self.volume.gives_up_ns(at) <= now_ns {
+            self.give_up_path(at, now_ns);
         } else {
-            self.paths[number].learn(&self.on.settings, &mut self.on.out, now_ns);
+            self.volume.paths[at].learn(&self.on.settings, &mut self.on.out, now_ns);
         }
     }
 }
@@ -276,9 +278,8 @@ impl HostEngine {
             }
             PathNews::Of(volume, path, event) => {
                 // Else the path has left on this core while the news was under way.
-                if let Some(number) = self.number(volume, path) {
-                    self.sessions_of(number)
-                        .handle_path_event(number, event, now_ns);
+                if self.path_of(volume, path).is_some() {
+                    self.sessions(volume).handle_path_event(path, event, now_ns);
                 }
             }
         }
@@ -290,8 +291,9 @@ impl HostEngine {
             return super::HoldStats::default();
         };
         let others = it.waits.stats(&self.on.ios, it.totals);
-        let bound = |path| it.bound_of(self.on.settings.kato_ms, &self.paths[it.number(path)?]);
+        let kato_ms = self.on.settings.kato_ms;
+        let bound_ns = |path| it.paths.get(path)?.bound_ns(&it.recovery, kato_ms);
         it.fence
-            .stats(&self.on.ios, others, |path| bound(path).is_some())
+            .stats(&self.on.ios, others, |path| bound_ns(path).is_some())
     }
 }

@@ -6,7 +6,6 @@
 //! come to the same result.
 use super::abort::CommandId;
 use super::connections::{LossReport, Role, SessionState};
-use super::device_errors::compare_anew;
 use super::io::VolumeIo;
 use super::io_table::whole_max;
 use super::mark::Unmarked;
@@ -14,8 +13,8 @@ use super::outbox::Outbox;
 use super::path::{Path, Target};
 use super::recovery::WriteFailover;
 use super::types::{HostConfig, HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
-use super::volumes::{PathContext, PathInVolume, Volume};
-use super::{HostEngine, Ready, Shared, device, report};
+use super::volumes::{PathContext, Volume};
+use super::{HostEngine, Ready, Shared, device, fence, report};
 use crate::limits::{BUFFER_MAX, IO_BYTES_MAX};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -25,7 +24,6 @@ use multipath::{Conflict, Identity, Namespace, Shown, Size};
 use nvme::host::{
     Admin, AdminConfig, AdminEvent, AnaState, ControllerInfo, IoQueue, IoQueueConfig, NamespaceInfo,
 };
-use policy::limits::PATHS_MAX;
 use policy::{Ana, PathIndex};
 
 /// Most blocks of one command: NLB has 16 bits, 0's based.
@@ -120,10 +118,10 @@ impl Path {
     fn warn_of_long_hold(&mut self, controller: &ControllerInfo, on: &mut PathContext<'_>) {
         let wanted_ms = on.settings.kato_ms;
         let granted_ms = u32::from(controller.kas) * 100;
-        let Some(bound_ns) = on.volume.bound_ns(wanted_ms, controller) else {
+        let Some(bound_ns) = fence::bound_ns(on.recovery, wanted_ms, controller) else {
             return; // no keep-alive: `check` and `stat` show that risk
         };
-        let holds = on.volume.recovery.write_failover == WriteFailover::Fenced;
+        let holds = on.recovery.write_failover == WriteFailover::Fenced;
         let is_long = wanted_ms > 0 && granted_ms >= wanted_ms.max(KAS_WARNED_MS);
         if holds && is_long && !self.known.was_long_hold_reported {
             on.warn(
@@ -137,11 +135,11 @@ impl Path {
 
 impl Volume {
     /// Says that it is ready, once, when nothing more is to come of its paths and one is live.
-    /// `paths`: of the engine.
-    pub(super) fn settle(&mut self, paths: &[Path], out: &mut Outbox) {
+    ///
+    pub(super) fn settle(&mut self, out: &mut Outbox) {
         self.refresh(out);
-        let settled = self.paths(paths).all(|path| path.session.comeback.tried);
-        let any = self.paths(paths).any(Path::is_live);
+        let settled = self.paths.iter().all(|path| path.session.comeback.tried);
+        let any = self.paths.iter().any(Path::is_live);
         let (Some(size), Some(limits)) = (self.head.size(), self.head.limits()) else {
             return; // no path was admitted yet
         };
@@ -180,23 +178,24 @@ impl Volume {
             out.report(HostEvent::Resized(self.number, ready.info));
         }
     }
-}
 
-impl PathInVolume<'_> {
-    /// Why what it shows can't be beside another volume's paths (T31).
-    fn foreign(&self, others: [&[Volume]; 2], shown: &Shown) -> Option<String> {
-        let is_driven = |path: usize| self.paths[path].kind.device().is_some();
+    /// Why what a path shows can't be beside another volume's paths (T31).
+    fn foreign(&self, at: PathIndex, others: [&[Volume]; 2], shown: &Shown) -> Option<String> {
         for it in others.into_iter().flatten() {
             for (there, other) in it.head.admitted() {
                 // The number of a controller that is gone may be in use again.
                 let gone = |why: &Conflict| matches!(why, Conflict::Controller(_));
-                let beside = it.place(there);
+                let beside = &it.paths[there];
                 // A driver has one controller for all its namespaces; an association is one path.
-                let can_share = self.path.kind.device().is_some() && is_driven(beside);
+                let can_share = self.paths[at]
+                    .kind
+                    .device()
+                    .and(beside.kind.device())
+                    .is_some();
                 if let Err(why) = shown.identity.coexists(&other.identity, can_share)
                     && !(it.head.is_lost(there) && gone(&why))
                 {
-                    return Some(report::refused(&self.paths[beside].uri, why));
+                    return Some(report::refused(&beside.uri, why));
                 }
             }
         }
@@ -209,7 +208,6 @@ pub(super) struct Sessions<'a> {
     pub(super) volume: &'a mut Volume,
     /// The core's other volumes: no path is of two (T31).
     pub(super) others: [&'a [Volume]; 2],
-    pub(super) paths: &'a mut [Path],
     pub(super) on: &'a mut Shared,
 }
 
@@ -218,67 +216,51 @@ impl Sessions<'_> {
     pub(super) fn io(&mut self) -> VolumeIo<'_> {
         VolumeIo {
             volume: self.volume,
-            paths: self.paths,
             on: self.on,
         }
     }
 
-    /// Path `number` in its volume.
-    pub(super) fn at(&self, number: usize) -> PathInVolume<'_> {
-        PathInVolume {
-            path: &self.paths[number],
-            volume: self.volume,
-            paths: self.paths,
-        }
-    }
-
-    /// Path `number`, and what it works with.
-    pub(super) fn path(&mut self, number: usize) -> (&mut Path, PathContext<'_>) {
-        let context = PathContext {
-            volume: self.volume,
-            ios: &mut self.on.ios,
-            settings: &self.on.settings,
-            out: &mut self.on.out,
-        };
-        (&mut self.paths[number], context)
+    /// A path, and what it works with.
+    pub(super) fn path(&mut self, at: PathIndex) -> (&mut Path, PathContext<'_>) {
+        self.volume.path(at, self.on)
     }
 
     /// Begins with one path.
-    pub(super) fn begin(&mut self, number: usize, now_ns: u64) {
+    pub(super) fn begin(&mut self, at: PathIndex, now_ns: u64) {
         let it = &*self.volume;
         if it.ready.is_none() && it.inherits() {
-            self.paths[number].cache.inherit();
+            self.volume.paths[at].cache.inherit();
         } else {
-            self.paths[number].cache.take_inherited();
+            self.volume.paths[at].cache.take_inherited();
         }
-        match self.paths[number].kind {
+        match self.volume.paths[at].kind {
             PathKind::Device { block_shift, .. } => {
-                let Some(shown) = device::shown(&self.paths[number].kind) else {
+                let Some(shown) = device::shown(&self.volume.paths[at].kind) else {
                     unreachable!("a device shows what it is");
                 };
-                self.paths[number].known.target.block_shift = block_shift;
-                if self.admit(number, shown, now_ns) {
-                    self.live(number, now_ns);
+                self.volume.paths[at].known.target.block_shift = block_shift;
+                if self.admit(at, shown, now_ns) {
+                    self.live(at, now_ns);
                 }
             }
             PathKind::Passthrough { ref facts, .. } => {
                 let shown = shown(&facts.controller, &facts.namespace);
-                self.paths[number].known.target = target(&facts.controller, &facts.namespace);
-                if self.admit(number, shown, now_ns) {
-                    self.live(number, now_ns);
+                self.volume.paths[at].known.target = target(&facts.controller, &facts.namespace);
+                if self.admit(at, shown, now_ns) {
+                    self.live(at, now_ns);
                 }
             }
             PathKind::NvmeTcp { .. } if self.on.settings.core == 0 => {
-                self.paths[number].learn(&self.on.settings, &mut self.on.out, now_ns);
+                self.volume.paths[at].learn(&self.on.settings, &mut self.on.out, now_ns);
             }
             PathKind::NvmeTcp { .. } => {}
         }
     }
 
     /// Takes what the admin machine of a path has to tell.
-    pub(super) fn drain_admin(&mut self, number: usize, now_ns: u64) {
+    pub(super) fn drain_admin(&mut self, at: PathIndex, now_ns: u64) {
         loop {
-            let event = self.paths[number]
+            let event = self.volume.paths[at]
                 .session
                 .admin
                 .as_mut()
@@ -287,29 +269,29 @@ impl Sessions<'_> {
                 None => return,
                 Some(AdminEvent::Ready(facts)) => {
                     let (controller, namespaces) = *facts;
-                    self.learnt(number, controller, &namespaces, now_ns);
+                    self.learnt(at, controller, &namespaces, now_ns);
                 }
                 Some(AdminEvent::Changed(namespaces)) => {
-                    self.relearnt(number, &namespaces, now_ns);
+                    self.relearnt(at, &namespaces, now_ns);
                 }
                 // Nobody asked for discovery here.
                 Some(AdminEvent::Discovery(_)) => {}
                 Some(AdminEvent::Paused(until_ns)) => {
-                    self.paths[number].pause(until_ns, &mut self.on.out);
+                    self.volume.paths[at].pause(until_ns, &mut self.on.out);
                 }
-                Some(AdminEvent::Reset) => self.was_reset(number, now_ns),
+                Some(AdminEvent::Reset) => self.was_reset(at, now_ns),
                 Some(AdminEvent::Aborted { sqid, cid, aborted }) => {
-                    let (path, mut on) = self.path(number);
+                    let (path, mut on) = self.path(at);
                     let command = CommandId { sqid, cid };
                     if path.abort_answered(command, aborted, &mut on, now_ns) {
-                        self.io().refill(number, now_ns);
+                        self.io().refill(at, now_ns);
                     }
                 }
                 Some(AdminEvent::Allocated { token, found }) => {
-                    self.paths[number].allocation_answered(token, found, &mut self.on.out);
+                    self.volume.paths[at].allocation_answered(token, found, &mut self.on.out);
                 }
                 Some(AdminEvent::Failed(error)) => {
-                    self.gave_up(number, Role::Admin, error, now_ns);
+                    self.gave_up(at, Role::Admin, error, now_ns);
                 }
             }
         }
@@ -317,18 +299,18 @@ impl Sessions<'_> {
 
     /// Takes what the I/O queue of a path has to tell; whether that was anything.
     #[inline]
-    pub(super) fn drain_queue(&mut self, number: usize, now_ns: u64) -> bool {
-        if self.paths[number].session.queue.is_none() {
+    pub(super) fn drain_queue(&mut self, at: PathIndex, now_ns: u64) -> bool {
+        if self.volume.paths[at].session.queue.is_none() {
             return false; // it is a device's, or its connection is over
         }
         let mut any = false;
-        while let Some(event) = self.io().end_commands(number, &mut any, now_ns) {
+        while let Some(event) = self.io().end_commands(at, &mut any, now_ns) {
             match event {
-                Ok(()) => self.live(number, now_ns),
-                Err(error) => self.gave_up(number, Role::Io, error, now_ns),
+                Ok(()) => self.live(at, now_ns),
+                Err(error) => self.gave_up(at, Role::Io, error, now_ns),
             }
         }
-        if any && let Some(admin) = &mut self.paths[number].session.admin {
+        if any && let Some(admin) = &mut self.volume.paths[at].session.admin {
             admin.note_traffic(now_ns);
         }
         any
@@ -337,19 +319,19 @@ impl Sessions<'_> {
     /// Core 0: a controller is ready.
     fn learnt(
         &mut self,
-        number: usize,
+        at: PathIndex,
         controller: ControllerInfo,
         namespaces: &[NamespaceInfo],
         now_ns: u64,
     ) {
-        let path = &self.paths[number];
+        let path = &self.volume.paths[at];
         if !path.session.state().is_identifying() {
             return; // it was lost, or leaves, since the controller answered
         }
         let PathKind::NvmeTcp { nsid, .. } = path.kind else {
             unreachable!("a device has no admin connection");
         };
-        let (volume, index) = (path.volume, path.index);
+        let volume = path.volume;
         let cores = self.on.settings.cores;
         let unasked = path
             .session
@@ -358,17 +340,19 @@ impl Sessions<'_> {
             .map_or(0, |admin| admin.unasked());
         let picked = match report::pick(nsid, namespaces, unasked) {
             // One that is there but can't be used says why.
-            Err(why) => Err(self.paths[number].refusal(nsid, namespaces).unwrap_or(why)),
-            Ok(_) if controller.io_queues < cores && !self.at(number).recovers() => {
+            Err(why) => Err(self.volume.paths[at]
+                .refusal(nsid, namespaces)
+                .unwrap_or(why)),
+            Ok(_) if controller.io_queues < cores && !self.volume.recovery.enabled => {
                 Err(report::few_queues(controller.io_queues, cores))
             }
             other => other,
         };
         match picked {
-            Err(why) => self.lose(number, Some(&why), now_ns),
+            Err(why) => self.lose(at, Some(&why), now_ns),
             Ok(namespace) => {
                 let namespace = namespace.clone();
-                let (path, mut on) = self.path(number);
+                let (path, mut on) = self.path(at);
                 path.warn_of_long_hold(&controller, &mut on);
                 path.warn_of_few_queues(controller.io_queues, &mut on);
                 if let Some(admin) = &mut path.session.admin {
@@ -376,46 +360,46 @@ impl Sessions<'_> {
                 }
                 let facts = PathFacts {
                     volume,
-                    path: index,
+                    path: at,
                     controller,
                     namespace,
                 };
                 let waits = Box::new(Unmarked::new(Box::new(facts)));
-                self.find_or_ask(number, waits, now_ns);
+                self.find_or_ask(at, waits, now_ns);
             }
         }
     }
 
     /// Core 0: the namespaces or their ANA states have changed (T30).
-    fn relearnt(&mut self, number: usize, namespaces: &[NamespaceInfo], now_ns: u64) {
-        if let Some(mut it) = self.paths[number].session.look_again() {
+    fn relearnt(&mut self, at: PathIndex, namespaces: &[NamespaceInfo], now_ns: u64) {
+        if let Some(mut it) = self.volume.paths[at].session.look_again() {
             let nsid = it.facts.namespace.nsid;
             let found = namespaces.iter().find(|it| it.nsid == nsid);
             return match found {
                 Some(namespace) => {
                     if it.show(namespace) {
-                        let volume = &*self.volume;
-                        volume.end_mark(it.facts.path, &mut self.on.out);
+                        let (path, mut on) = self.path(at);
+                        path.end_mark(&mut on);
                     }
-                    self.find_or_ask(number, it, now_ns);
+                    self.find_or_ask(at, it, now_ns);
                 }
                 None => {
                     // Back into its state, which reports that the mark is asked for no more.
-                    self.paths[number]
+                    self.volume.paths[at]
                         .session
                         .enter(SessionState::CheckingOthers(it));
-                    self.lose(number, Some(&report::namespace_gone(nsid)), now_ns);
+                    self.lose(at, Some(&report::namespace_gone(nsid)), now_ns);
                 }
             };
         }
-        let path = &mut self.paths[number];
+        let path = &mut self.volume.paths[at];
         let Some(facts) = &path.known.facts else {
             return; // it was lost before anything was known of it
         };
         let nsid = facts.namespace.nsid;
         let doubted = core::mem::take(&mut path.known.is_read_again);
         match namespaces.iter().find(|namespace| namespace.nsid == nsid) {
-            None => self.lose(number, Some(&report::namespace_gone(nsid)), now_ns),
+            None => self.lose(at, Some(&report::namespace_gone(nsid)), now_ns),
             Some(namespace) if *namespace == facts.namespace && !doubted => {}
             Some(namespace) => {
                 let facts = PathFacts {
@@ -430,10 +414,10 @@ impl Sessions<'_> {
     /// A path shows a namespace, now or now something else: from our own admin connection, or core
     /// 0's.
     pub(super) fn found(&mut self, facts: Box<PathFacts>, now_ns: u64) {
-        let Some(number) = self.volume.number(facts.path) else {
+        let at = facts.path;
+        let Some(path) = self.volume.paths.get(at) else {
             return; // core 0's news crossed with the end of the path on this core
         };
-        let path = &self.paths[number];
         if path.is_over() && path.session.comeback.report != LossReport::Given {
             return; // it was found before it was lost
         }
@@ -441,9 +425,9 @@ impl Sessions<'_> {
         let shown = shown(&facts.controller, namespace);
         let first = !path.session.state().has_association();
         let agrees = if first {
-            self.admit(number, shown, now_ns)
+            self.admit(at, shown, now_ns)
         } else {
-            self.changed(number, shown, now_ns)
+            self.changed(at, shown, now_ns)
         };
         if !agrees {
             return; // it was refused, and is lost
@@ -454,22 +438,22 @@ impl Sessions<'_> {
         } else {
             ana(namespace.ana_state)
         };
-        self.volume.head.set_ana(facts.path, state);
-        let path = &mut self.paths[number];
+        self.volume.head.set_ana(at, state);
+        let inherits = self.volume.inherits();
+        let path = &mut self.volume.paths[at];
         path.known.target = target(&facts.controller, namespace);
         if self.on.settings.core == 0 {
             let news = PathNews::Found(facts.clone());
             self.on.out.publish(news);
         }
         path.known.is_read_again = false;
-        let inherits = self.volume.inherits();
         if path.known.facts.is_none() && inherits {
             path.cache.inherit();
         }
         path.known.facts = Some(facts);
         self.on.found += 1;
         if first {
-            self.connect(number, now_ns);
+            self.connect(at, now_ns);
             self.take_turns(now_ns);
         } else {
             let mut io = self.io();
@@ -479,31 +463,29 @@ impl Sessions<'_> {
     }
 
     /// Checks a path against the other ones (T31, T33); false: it was refused.
-    fn admit(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
-        let index = self.paths[number].index;
-        let refused = match self.at(number).foreign(self.others, &shown) {
+    fn admit(&mut self, at: PathIndex, shown: Shown, now_ns: u64) -> bool {
+        let refused = match self.volume.foreign(at, self.others, &shown) {
             Some(line) => line,
-            None => match self.volume.head.admit(index, shown) {
+            None => match self.volume.head.admit(at, shown) {
                 Ok(()) => {
                     self.volume.refresh(&mut self.on.out);
                     return true;
                 }
-                Err(refused) if refused.other == index => report::not_the_same(refused.why),
+                Err(refused) if refused.other == at => report::not_the_same(refused.why),
                 Err(refused) => {
-                    let other = &self.paths[self.volume.place(refused.other)];
+                    let other = &self.volume.paths[refused.other];
                     report::refused(&other.uri, refused.why)
                 }
             },
         };
-        self.paths[number].refused = true;
-        self.lose(number, Some(&refused), now_ns);
+        self.volume.paths[at].refused = true;
+        self.lose(at, Some(&refused), now_ns);
         false
     }
 
     /// What a path shows has changed; false: it is no longer the same namespace.
-    pub(super) fn changed(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
-        let index = self.paths[number].index;
-        let refused = match self.volume.head.changed(index, shown) {
+    pub(super) fn changed(&mut self, at: PathIndex, shown: Shown, now_ns: u64) -> bool {
+        let refused = match self.volume.head.changed(at, shown) {
             Ok(resized) => {
                 self.volume.refresh(&mut self.on.out);
                 if resized {
@@ -513,45 +495,43 @@ impl Sessions<'_> {
             }
             Err(refused) => refused,
         };
-        self.lose(number, Some(&report::not_the_same(refused.why)), now_ns);
+        self.lose(at, Some(&report::not_the_same(refused.why)), now_ns);
         false
     }
 
     /// Opens this core's I/O queue on a path whose facts are known, if it has one.
-    fn connect(&mut self, number: usize, now_ns: u64) {
+    fn connect(&mut self, at: PathIndex, now_ns: u64) {
         let qid = self
-            .at(number)
-            .queue_of(self.on.settings.core, self.on.settings.cores);
-        let path = &mut self.paths[number];
+            .volume
+            .queue_of(at, self.on.settings.core, self.on.settings.cores);
+        let path = &mut self.volume.paths[at];
         path.open_queue(qid, &self.on.settings, &mut self.on.out, now_ns);
-        let index = path.index;
-        self.volume.fence.begin_association(index);
+        self.volume.fence.begin_association(at);
         if qid.is_none() {
-            self.live_without_queue(number, now_ns);
+            self.live_without_queue(at, now_ns);
         }
     }
 
     /// A path can take I/O.
-    pub(super) fn live(&mut self, number: usize, now_ns: u64) {
-        let (path, on) = self.path(number);
+    pub(super) fn live(&mut self, at: PathIndex, now_ns: u64) {
+        let (path, on) = self.path(at);
         if path.is_over() {
             return; // its queue became ready in the turn in which it was lost
         }
         let was_reported = path.session.begin_use(now_ns);
         path.cache.note_live();
-        let (index, has_queue) = (path.index, path.has_queue());
-        let head = &mut on.volume.head;
-        head.set_enabled(index, has_queue);
+        let has_queue = path.has_queue();
+        on.head.set_enabled(at, has_queue);
         // A core that does not use it does not judge it.
-        let sick = has_queue.then(|| head.returned(index, now_ns)).flatten();
+        let sick = has_queue.then(|| on.head.returned(at, now_ns)).flatten();
         path.probing.stays_out &= sick.is_some();
-        on.volume.report_opened(path, on.out);
-        on.ios.forget_failures(path.volume, index);
+        self.volume.report_opened(at, &mut self.on.out);
+        self.on.ios.forget_failures(self.volume.number, at);
         let mut io = self.io();
-        compare_anew(io.volume, io.paths, now_ns);
-        io.volume.settle(io.paths, &mut io.on.out);
+        io.volume.compare_anew(now_ns);
+        io.volume.settle(&mut io.on.out);
         io.volume.outage.note_live_path();
-        let (path, on) = io.path(number);
+        let (path, on) = io.path(at);
         if was_reported && !path.probing.stays_out {
             let line = on.line(path, "live again");
             on.out.report(HostEvent::Returned(path.volume, line));
@@ -559,7 +539,7 @@ impl Sessions<'_> {
         io.release(now_ns);
         io.release_flushes(now_ns);
         if let Some(why) = sick {
-            io.on_probation(number, why, now_ns);
+            io.on_probation(at, why, now_ns);
         }
         io.on.out.wake_by(now_ns); // a probe will be due
     }
@@ -567,24 +547,18 @@ impl Sessions<'_> {
     /// Paths that may show something else by now (T33) give back what their queues have no room
     /// for, but flushes; core 0 asks what they show.
     pub(super) fn read_again(&mut self, now_ns: u64) {
-        for at in 0..PATHS_MAX as u8 {
-            let index = PathIndex(at);
-            let Some(number) = self.volume.number(index) else {
-                continue; // a place without a path
-            };
-            if !self.volume.head.is_stale(index) {
-                continue;
+        for at in self.volume.paths.indexes() {
+            if self.volume.paths.get(at).is_none() || !self.volume.head.is_stale(at) {
+                continue; // there is no path, or it shows the size that all do
             }
-            if self.at(number).recovers() {
-                self.io().move_waiting(number, now_ns);
+            if self.volume.recovery.enabled {
+                self.io().move_waiting(at, now_ns);
             }
-            let path = &mut self.paths[number];
+            let path = &mut self.volume.paths[at];
             if let Some(admin) = &mut path.session.admin {
                 path.known.is_read_again = true;
                 admin.request_namespaces(now_ns);
-                self.on
-                    .out
-                    .touch(&mut self.paths[number].session, Role::Admin);
+                self.on.out.touch(&mut path.session, Role::Admin);
             }
         }
     }
@@ -600,11 +574,7 @@ impl HostEngine {
         for volume in &mut self.volumes {
             volume.shut_gate(&mut self.on.out, now_ns);
         }
-        for number in 0..self.paths.len() {
-            if !self.paths[number].is_vacant() {
-                self.sessions_of(number).begin(number, now_ns);
-            }
-        }
+        self.each_path(|sessions, at| sessions.begin(at, now_ns));
     }
 }
 

@@ -10,18 +10,19 @@ use super::session::Sessions;
 use super::pending_change::{Next, PathView, PendingChange, VolumeView};
 use super::types::HostEvent;
 use alloc::string::String;
+use policy::PathIndex;
 
 impl Sessions<'_> {
     /// Shuts down the controller of a path whose queues are closed on all cores.
-    fn shut_down(&mut self, number: usize, now_ns: u64) {
-        let session = &mut self.paths[number].session;
+    fn shut_down(&mut self, at: PathIndex, now_ns: u64) {
+        let session = &mut self.volume.paths[at].session;
         if !session.is_open(Role::Admin) {
             return session.close(Role::Admin, true, &mut self.on.out, now_ns);
         }
         session.shut_down(now_ns);
         self.on.out.transmit(session.conn(Role::Admin));
-        self.drain_admin(number, now_ns);
-        let timeout_ns = self.paths[number].session.timeout_ns();
+        self.drain_admin(at, now_ns);
+        let timeout_ns = self.volume.paths[at].session.timeout_ns();
         self.on.out.wake_by(timeout_ns.unwrap_or(u64::MAX));
     }
 }
@@ -65,7 +66,9 @@ impl HostEngine {
 
     /// One stage of a change of a path; true: it is over.
     fn advance_path(&mut self, change: &mut PendingChange, now_ns: u64) -> bool {
-        let Some(number) = self.number(change.volume, change.path) else {
+        let at = change.path;
+        let it = self.volumes.get(usize::from(change.volume));
+        let Some((it, path)) = it.and_then(|it| Some((it, it.paths.get(at)?))) else {
             match change.next_without_path() {
                 Next::Wait => return false,
                 Next::Freed => change.free_path(&mut self.on.out),
@@ -74,15 +77,16 @@ impl HostEngine {
             }
             return true;
         };
-        let path = &self.paths[number];
         let minds = change.minds_unflushed();
         let view = PathView {
             path,
-            volume: &self.volumes[usize::from(path.volume)],
-            doubt: minds.then(|| self.at(number).loses_by_leaving()).flatten(),
-            needs_flush: path.is_unflushed() || self.at(number).leaves_early(),
+            volume: it,
+            doubt: minds.then(|| it.loses_by_leaving(at)).flatten(),
+            needs_flush: path.is_unflushed() || it.leaves_early(at),
         };
-        match change.next_of_path(&view, now_ns) {
+        let next = change.next_of_path(&view, now_ns);
+        let mut sessions = self.sessions(change.volume);
+        match next {
             Next::Wait => {}
             Next::End(result) => {
                 change.answer(result, &mut self.on.out);
@@ -98,16 +102,17 @@ impl HostEngine {
                 change.answer(Err(why), &mut self.on.out);
                 return true;
             }
-            Next::Lose(why) => self.sessions_of(number).lose(number, Some(why), now_ns),
-            Next::Flush => match &mut self.paths[number].cache {
-                cache if cache.is_flushing() => cache.leave_final_flush(),
-                _ => {
-                    self.paths[number].send_final_flush(&self.on.settings, &mut self.on.out, now_ns)
+            Next::Lose(why) => sessions.lose(at, Some(why), now_ns),
+            Next::Flush => {
+                let (path, on) = sessions.path(at);
+                match path.cache.is_flushing() {
+                    true => path.cache.leave_final_flush(),
+                    false => path.send_final_flush(on.settings, on.out, now_ns),
                 }
-            },
+            }
             Next::CloseQueues(flushed) => self.order(change, What::CloseQueue(flushed), now_ns),
-            Next::ShutDown => self.sessions_of(number).shut_down(number, now_ns),
-            Next::Forget(result) => self.order_to_forget(change, number, result, now_ns),
+            Next::ShutDown => sessions.shut_down(at, now_ns),
+            Next::Forget(result) => self.order_to_forget(change, result, now_ns),
             Next::Freed => {
                 change.free_path(&mut self.on.out);
                 return true;
@@ -124,17 +129,17 @@ impl HostEngine {
     fn order_to_forget(
         &mut self,
         change: &mut PendingChange,
-        number: usize,
         result: Result<(), String>,
         now_ns: u64,
     ) {
         change.answer(result, &mut self.on.out);
-        let path = &self.paths[number];
-        change.place = number;
+        let it = &self.volumes[usize::from(change.volume)];
+        let path = &it.paths[change.path];
+        change.place = Some(path.place);
         change.kind = Some(path.kind.clone());
         // Another core's flush may have covered what one core still counts as unflushed: it would
         // fail a flush for it.
-        let heard = !path.cache.awaits_reports() && !self.at(number).is_doubtful();
+        let heard = !path.cache.awaits_reports() && !it.is_doubtful(change.path);
         let covered = !change.unflushed && heard;
         self.order(change, What::Forget(covered), now_ns);
     }
@@ -142,7 +147,10 @@ impl HostEngine {
     /// One stage of a change of a volume; true: it is over.
     fn advance_volume(&mut self, change: &mut PendingChange, now_ns: u64) -> bool {
         let view = VolumeView {
-            paths: self.paths_of(change.volume).collect(),
+            paths: self.volumes[usize::from(change.volume)]
+                .paths
+                .iter()
+                .collect(),
             is_changing: self.on.changes.is_changing(change.volume),
         };
         match change.next_of_volume(&view, now_ns) {

@@ -19,6 +19,7 @@ use super::types::HostEvent;
 use super::volumes::PathContext;
 use super::{HostEngine, report};
 use crate::machine::Output;
+use policy::PathIndex;
 
 impl Path {
     /// Flushes what it acknowledged before it ends; whether that is under way.
@@ -29,7 +30,7 @@ impl Path {
             && self.cache.final_flush() == FinalFlush::None
             && ended
             && self.is_unflushed()
-            && on.volume.recovery.enabled
+            && on.recovery.enabled
         {
             self.send_final_flush(on.settings, on.out, now_ns);
         }
@@ -41,9 +42,9 @@ impl Path {
 }
 
 impl Sessions<'_> {
-    fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
-        let resetting = self.at(number).is_resetting();
-        let (path, mut on) = self.path(number);
+    fn stop_path(&mut self, at: PathIndex, abort: bool, now_ns: u64) {
+        let resetting = self.volume.fence.is_resetting(at);
+        let (path, mut on) = self.path(at);
         let leaves = !abort && path.flush_before_close(&mut on, now_ns);
         if leaves || path.kind.device().is_some() {
             return;
@@ -72,7 +73,7 @@ impl Sessions<'_> {
             }
             Some(_) if path.session.shut_down(now_ns) => {
                 on.out.transmit(path.session.conn(Role::Admin));
-                self.drain_admin(number, now_ns);
+                self.drain_admin(at, now_ns);
             }
             // It is under way.
             Some(_) => {}
@@ -127,7 +128,7 @@ impl HostEngine {
             return;
         }
         // A flush for somebody else has covered what was completed before it, not all.
-        for path in &mut self.paths {
+        for path in self.volumes.iter_mut().flat_map(|it| it.paths.iter_mut()) {
             path.cache.leave_final_flush();
         }
         self.enter(Stage::Orderly, now_ns);
@@ -148,14 +149,12 @@ impl HostEngine {
             self.enter(Stage::Aborting, now_ns);
         }
         let abort = self.on.shutdown.stage() == Stage::Aborting;
-        for number in 0..self.paths.len() {
-            if !self.paths[number].is_vacant() {
-                self.sessions_of(number).stop_path(number, abort, now_ns);
-            }
-        }
+        self.each_path(|sessions, at| sessions.stop_path(at, abort, now_ns));
         let flushes = |path: &Path| path.cache.is_flushing() && !abort;
         let over = |path: &Path| path.session.is_disconnected() && !flushes(path);
-        if gone || (self.paths.iter().all(over) && self.on.ios.active() == 0) {
+        if gone
+            || (self.paths_there().all(|(it, at)| over(&it.paths[at])) && self.on.ios.active() == 0)
+        {
             self.enter(Stage::Stopped, now_ns);
             self.report_unflushed();
             self.on.out.push(Output::Stop);
@@ -181,17 +180,13 @@ impl HostEngine {
             }
         }
         self.fail_waits(now_ns);
-        for number in 0..self.paths.len() {
-            if self.paths[number].is_vacant() {
-                continue;
+        self.each_path(|sessions, at| {
+            sessions.io().fail_waiting(at, now_ns);
+            let (path, on) = sessions.path(at);
+            if !path.lane.is_empty() {
+                path.session.close(Role::Io, true, on.out, now_ns);
             }
-            self.io_of(number).fail_waiting(number, now_ns);
-            if !self.paths[number].lane.is_empty() {
-                self.paths[number]
-                    .session
-                    .close(Role::Io, true, &mut self.on.out, now_ns);
-            }
-        }
+        });
     }
 
     /// Says which writes may still be in caches only.
@@ -204,16 +199,12 @@ impl HostEngine {
                 self.on.out.report(HostEvent::Unflushed(volume, line));
             }
         }
-        for number in 0..self.paths.len() {
-            if self.paths[number].is_vacant() {
-                continue;
-            }
-            let it = self.at(number);
-            if it.recovers() && it.is_doubtful() {
-                let (path, on) = self.path(number);
+        self.each_path(|sessions, at| {
+            if sessions.volume.recovery.enabled && sessions.volume.is_doubtful(at) {
+                let (path, on) = sessions.path(at);
                 let line = on.line(path, report::left_unflushed(path));
                 on.out.report(HostEvent::Unflushed(path.volume, line));
             }
-        }
+        });
     }
 }

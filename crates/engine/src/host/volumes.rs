@@ -1,4 +1,4 @@
-//! One volume on this core: its head, its paths' places, what waits in it.
+//! One volume on this core: its head, its paths, what waits in it.
 use super::explain::Explain;
 use super::fence::WriteFence;
 use super::hedge::HedgeStats;
@@ -9,19 +9,17 @@ use super::outage::Outage;
 use super::outbox::Outbox;
 use super::path::Path;
 use super::recovery::{HoldStats, Recovery};
-use super::report;
 use super::types::{HostConfig, HostEvent, PathConfig, VolumeConfig, VolumeInfo};
 use super::wait::Waits;
+use super::{Shared, report};
 use crate::limits::CHANGES_READY;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::IoLimits;
+use core::ops::{Index, IndexMut};
 use multipath::Head;
 use policy::PathIndex;
-
-/// No path has this index.
-pub(super) const VACANT: usize = usize::MAX;
 
 /// Where a volume's place in the table stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +60,7 @@ pub(super) struct Volume {
     pub(super) number: u16,
     pub(super) name: String,
     pub(super) head: Head,
-    /// Number of each of its paths, by index.
-    pub(super) places: Vec<usize>,
+    pub(super) paths: Paths,
     /// Once it has been said so.
     pub(super) ready: Option<Ready>,
     pub(super) recovery: Recovery,
@@ -91,34 +88,91 @@ pub(super) struct Volume {
     pub(super) explain: Option<Box<Explain>>,
 }
 
-/// One path of the engine, as a part of its volume: what is asked of both, or of the volume's other
-/// paths as well.
-#[derive(Clone, Copy)]
-pub(super) struct PathInVolume<'a> {
-    pub(super) path: &'a Path,
-    pub(super) volume: &'a Volume,
-    /// All that the engine has.
-    pub(super) paths: &'a [Path],
-}
+/// The paths of a volume, by their indexes.
+pub(super) struct Paths(Vec<Option<Path>>);
 
-impl<'a> PathInVolume<'a> {
-    /// The volume's other paths, in order.
-    pub(super) fn others(&self) -> impl Iterator<Item = &'a Path> {
-        let own = self.path.index;
-        self.volume
-            .paths(self.paths)
-            .filter(move |it| it.index != own)
+impl Paths {
+    /// The path with this index; `None`: it has left, or never was.
+    #[inline]
+    pub(super) fn get(&self, at: PathIndex) -> Option<&Path> {
+        self.0.get(usize::from(at.0))?.as_ref()
     }
 
-    /// Whether paths like this one come back.
-    pub(super) fn recovers(&self) -> bool {
-        self.volume.recovery.enabled
+    /// The same, to be changed.
+    pub(super) fn get_mut(&mut self, at: PathIndex) -> Option<&mut Path> {
+        self.0.get_mut(usize::from(at.0))?.as_mut()
+    }
+
+    /// Above the indexes that paths have, or had.
+    pub(super) fn end(&self) -> u8 {
+        self.0.len() as u8
+    }
+
+    /// The indexes that paths have, or had.
+    pub(super) fn indexes(&self) -> impl Iterator<Item = PathIndex> + use<> {
+        (0..self.end()).map(PathIndex)
+    }
+
+    /// The paths that are there, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().flatten()
+    }
+
+    /// The same, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Path> {
+        self.0.iter_mut().flatten()
+    }
+
+    /// Puts a path where [`Volume::make_room`] has made room for it.
+    pub(super) fn insert(&mut self, path: Path) {
+        let index = usize::from(path.index.0);
+        let before = self.0[index].replace(path);
+        assert!(before.is_none(), "path {index} is there already");
+    }
+
+    /// Takes a path out.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(super) fn remove(&mut self, at: PathIndex) -> Path {
+        self.0[usize::from(at.0)].take().unwrap_or_else(|| gone(at))
     }
 }
 
-/// What the session of a path works with: its volume, and what all paths share.
+impl Index<PathIndex> for Paths {
+    type Output = Path;
+
+    #[inline(always)]
+    fn index(&self, at: PathIndex) -> &Path {
+        match &self.0[usize::from(at.0)] {
+            Some(path) => path,
+            None => gone(at),
+        }
+    }
+}
+
+impl IndexMut<PathIndex> for Paths {
+    #[inline(always)]
+    fn index_mut(&mut self, at: PathIndex) -> &mut Path {
+        match &mut self.0[usize::from(at.0)] {
+            Some(path) => path,
+            None => gone(at),
+        }
+    }
+}
+
+#[cold]
+fn gone(at: PathIndex) -> ! {
+    unreachable!("path {} is not there", at.0)
+}
+
+/// What a path works with: parts of its volume, and what all volumes share.
 pub(super) struct PathContext<'a> {
-    pub(super) volume: &'a mut Volume,
+    /// Of the volume.
+    pub(super) name: &'a str,
+    pub(super) recovery: &'a Recovery,
+    pub(super) head: &'a mut Head,
+    pub(super) fence: &'a mut WriteFence,
     pub(super) ios: &'a mut IoTable,
     pub(super) settings: &'a HostConfig,
     pub(super) out: &'a mut Outbox,
@@ -127,7 +181,7 @@ pub(super) struct PathContext<'a> {
 impl PathContext<'_> {
     /// A line about a path, for people.
     pub(super) fn line(&self, path: &Path, why: &str) -> String {
-        report::line(&self.volume.name, path, self.settings.core, why)
+        report::line(self.name, path, self.settings.core, why)
     }
 
     /// Tells a user of a path.
@@ -163,7 +217,7 @@ impl Volume {
             number,
             head,
             name: config.name,
-            places: Vec::with_capacity(policy::limits::PATHS_MAX),
+            paths: Paths(Vec::with_capacity(policy::limits::PATHS_MAX)),
             ready: None,
             recovery: config.recovery,
             is_cut: false,
@@ -226,39 +280,44 @@ impl Volume {
     /// Makes room for a path of this number, whose place is vacant yet; numbers below it that no
     /// path has had stay vacant too.
     pub(super) fn make_room(&mut self, index: PathIndex, path: &PathConfig) {
-        assert!(self.number(index).is_none(), "{index:?} is another path's");
-        for below in self.places.len()..usize::from(index.0) {
+        assert!(
+            self.paths.get(index).is_none(),
+            "{index:?} is another path's"
+        );
+        let places = &mut self.paths.0;
+        for below in places.len()..usize::from(index.0) {
             self.head.add(PathIndex(below as u8), 0);
-            self.places.push(VACANT);
+            places.push(None);
         }
         self.head.add(index, path.distance);
         self.fence.add_path(index);
         self.head.set_throughput(index, path.throughput);
-        if usize::from(index.0) == self.places.len() {
-            self.places.push(VACANT);
+        if usize::from(index.0) == places.len() {
+            places.push(None);
         }
     }
 
-    /// The indexes that its paths have, or had.
-    pub(super) fn indexes(&self) -> impl Iterator<Item = PathIndex> + use<> {
-        (0..self.places.len() as u8).map(PathIndex)
+    /// The other paths than this one, in order.
+    pub(super) fn others(&self, at: PathIndex) -> impl Iterator<Item = &Path> {
+        self.paths.iter().filter(move |it| it.index != at)
     }
 
-    /// The paths that are there, in order, of all that the engine has.
-    pub(super) fn paths<'a>(&self, all: &'a [Path]) -> impl Iterator<Item = &'a Path> {
-        let numbers = self.places.iter().filter(|&&number| number != VACANT);
-        numbers.map(|&number| &all[number])
-    }
-
-    /// Number in the engine's table of a path that is there.
+    /// A path, and what it works with.
     #[inline]
-    pub(super) fn place(&self, path: PathIndex) -> usize {
-        self.places[usize::from(path.0)]
-    }
-
-    /// The same of a path that may not be there.
-    pub(super) fn number(&self, path: PathIndex) -> Option<usize> {
-        let place = self.places.get(usize::from(path.0)).copied();
-        place.filter(|&number| number != VACANT)
+    pub(super) fn path<'a>(
+        &'a mut self,
+        at: PathIndex,
+        on: &'a mut Shared,
+    ) -> (&'a mut Path, PathContext<'a>) {
+        let context = PathContext {
+            name: &self.name,
+            recovery: &self.recovery,
+            head: &mut self.head,
+            fence: &mut self.fence,
+            ios: &mut on.ios,
+            settings: &on.settings,
+            out: &mut on.out,
+        };
+        (&mut self.paths[at], context)
     }
 }

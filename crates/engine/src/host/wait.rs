@@ -17,15 +17,13 @@ use super::fence::range;
 use super::hedge::CopyEnd;
 use super::io::VolumeIo;
 use super::io_table::{AttemptEnd, IoState, IoTable, Kind, Lane, Slot};
-use super::path::Path;
 use super::recovery::HoldStats;
 use super::standstill::Standstills;
 use super::types::{IoOp, NO_PATH};
 use super::volumes::Volume;
-use super::{HostEngine, WriteFailover, fence};
+use super::{HostEngine, WriteFailover};
 use block::order::Ticket as Place;
 use multipath::{Attempt, Disposition, Outcome};
-use nvme::host::ControllerInfo;
 use policy::PathIndex;
 
 /// The I/Os of one volume that are on no path, nor at its fence, by what they wait for.
@@ -218,23 +216,13 @@ impl Volume {
     }
 
     /// Fences what is in flight on a lost path.
-    pub(super) fn fence_in_flight(&mut self, ios: &mut IoTable, path: &Path) {
+    pub(super) fn fence_in_flight(&mut self, at: PathIndex, ios: &mut IoTable) {
         let waits = self.recovery.write_failover == WriteFailover::Fenced;
+        let path = &self.paths[at];
         // A device ends what it had, and only then is it known what became of it.
         if waits && path.kind.device().is_none() {
             self.fence.admit_in_flight(ios, &path.lane);
         }
-    }
-
-    /// How long a controller of this volume may execute what it had, from the end of its
-    /// connections, ns; `None`: nothing bounds it.
-    pub(super) fn bound_ns(&self, kato_ms: u32, controller: &ControllerInfo) -> Option<u64> {
-        fence::bound_ns(&self.recovery, kato_ms, controller)
-    }
-
-    /// The same of a path's; `None` as well if its controller was never seen.
-    pub(super) fn bound_of(&self, kato_ms: u32, path: &Path) -> Option<u64> {
-        self.bound_ns(kato_ms, &path.known.facts.as_ref()?.controller)
     }
 
     /// Whether a new change of data, or what is read `for_change`, must wait; it does so then.
@@ -260,7 +248,7 @@ impl Volume {
 
     /// Ends all held changes, not well: the engine stops.
     fn fail_held(&mut self, ios: &mut IoTable, now_ns: u64) {
-        for path in (0..self.places.len() as u8).map(PathIndex) {
+        for path in self.paths.indexes() {
             while let Some(index) = self.fence.abandon_held(ios, path) {
                 self.fail_wait(ios, index, now_ns);
             }
@@ -290,41 +278,41 @@ impl Volume {
 impl VolumeIo<'_> {
     /// An attempt has ended, and not well; or well, of a write that others wait for.
     #[cold]
-    pub(super) fn dispose(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
+    pub(super) fn dispose(&mut self, at: PathIndex, index: u32, outcome: Outcome, now_ns: u64) {
         let flush = self.on.ios.get(index).io.op == IoOp::Flush;
         if flush && outcome.is_done() {
-            return self.flushed(number, index, now_ns);
+            return self.flushed(at, index, now_ns);
         }
         self.volume
             .explain_end(&self.on.ios, index, outcome, now_ns);
-        if outcome.is_path_error() && self.paths[number].is_live() {
-            self.paths[number]
+        if outcome.is_path_error() && self.volume.paths[at].is_live() {
+            self.volume.paths[at]
                 .probing
                 .suspect
                 .note(&self.on.ios.get(index).io);
         }
         if self.on.ios.get(index).hedged {
-            match self.copy_ended(number, index, outcome, now_ns) {
+            match self.copy_ended(at, index, outcome, now_ns) {
                 CopyEnd::Done | CopyEnd::Forgotten => return,
                 CopyEnd::Failed => {}
             }
         }
         if outcome.is_done() {
-            self.blame(number, index, now_ns);
+            self.blame(at, index, now_ns);
         }
         let slot = self.on.ios.get_mut(index);
-        let lost = outcome.is_path_error() && self.paths[number].admin_state().returns();
+        let lost = outcome.is_path_error() && self.volume.paths[at].admin_state().returns();
         // Once: after a hold this is the end of the same attempt.
         if lost && slot.history.lost_ns == 0 {
             slot.history.lost_ns = slot.placed_ns.max(1);
         }
         if self.on.shutdown.fails_now(outcome) {
-            let path = self.paths[number].index;
+            let path = self.volume.paths[at].index;
             return self.end(index, Outcome::Stopped, path, now_ns);
         }
         let volume = &*self.volume;
         let recovery = &volume.recovery;
-        let path = self.paths[number].index;
+        let path = self.volume.paths[at].index;
         if !recovery.enabled {
             return self.end(index, outcome, path, now_ns);
         }
@@ -335,7 +323,7 @@ impl VolumeIo<'_> {
         let fenced = recovery.write_failover == WriteFailover::Fenced;
         let proved = volume.fence.is_proved(path) || slot.is_aborted();
         let unanswered = slot.history.attempt == AttemptEnd::Unanswered;
-        let paths = volume.paths(self.paths).count() as u8;
+        let paths = volume.paths.iter().count() as u8;
         let attempt = Attempt {
             uncertain: unanswered && range(&slot.io).is_some() && fenced && !proved,
             hops: slot.history.hops.saturating_sub(slot.history.losses),
@@ -350,7 +338,7 @@ impl VolumeIo<'_> {
         let in_transit = slot.history.attempt == AttemptEnd::InTransit;
         if outcome.is_device_error() && !in_transit && !slot.hints.replaceable {
             let failed = disposition == Disposition::Complete;
-            self.device_error(number, index, outcome, failed, now_ns);
+            self.device_error(at, index, outcome, failed, now_ns);
         }
         match disposition {
             Disposition::Complete => self.end(index, outcome, path, now_ns),
@@ -401,8 +389,7 @@ impl VolumeIo<'_> {
         // What it waits for from now on is not `from`.
         let it = &mut *self.volume;
         it.note_cost(&mut self.on.ios, &self.on.standstills, index, now_ns);
-        let number = it.number(from);
-        let lost = number.is_none_or(|number| !self.paths[number].is_live());
+        let lost = it.paths.get(from).is_none_or(|it| !it.is_live());
         let slot = self.on.ios.get_mut(index);
         slot.history.moved(lost);
         slot.history.failed |= 1 << from.0;
@@ -430,7 +417,7 @@ impl VolumeIo<'_> {
             0 => able & others,
             proven => proven,
         };
-        match it.choose(&mut self.on.ios, self.paths, index, among, now_ns) {
+        match it.choose(&mut self.on.ios, index, among, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.place_again(index, now_ns),
         }
@@ -446,7 +433,7 @@ impl VolumeIo<'_> {
         if !it.recovery.enabled {
             return self.end(index, Outcome::PathError, NO_PATH, now_ns);
         }
-        let Some(until_ns) = it.patience_ns(self.paths, now_ns) else {
+        let Some(until_ns) = it.patience_ns(now_ns) else {
             let outcome = it.without_path();
             return self.end(index, outcome, NO_PATH, now_ns);
         };
@@ -495,10 +482,10 @@ impl VolumeIo<'_> {
         }
     }
 
-    /// Goes on with held changes of path `number` that its controller can't execute any more, as
+    /// Goes on with held changes of path `at` that its controller can't execute any more, as
     /// was proved, or since the bound is over.
-    pub(super) fn release_due(&mut self, number: usize, now_ns: u64) {
-        let path = self.paths[number].index;
+    pub(super) fn release_due(&mut self, at: PathIndex, now_ns: u64) {
+        let path = self.volume.paths[at].index;
         let mut next = self.volume.fence.first_held(path);
         while let Some(index) = next {
             // What goes on is not held again here: its association is over.
@@ -508,7 +495,7 @@ impl VolumeIo<'_> {
                 self.volume
                     .fence
                     .release(&mut self.on.ios, path, index, now_ns);
-                self.dispose(number, index, Outcome::PathError, now_ns);
+                self.dispose(at, index, Outcome::PathError, now_ns);
             }
         }
     }
@@ -524,13 +511,7 @@ impl VolumeIo<'_> {
         let Some(able) = it.able(&mut self.on.ios, index, 1 << path.0) else {
             return; // as in `place_again`
         };
-        match it.choose(
-            &mut self.on.ios,
-            self.paths,
-            index,
-            able & 1 << path.0,
-            now_ns,
-        ) {
+        match it.choose(&mut self.on.ios, index, able & 1 << path.0, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.place_again(index, now_ns),
         }
@@ -556,11 +537,7 @@ impl HostEngine {
         for volume in (0..).take(self.volumes.len()) {
             self.io(volume).end_patience(now_ns);
         }
-        for number in 0..self.paths.len() {
-            if !self.paths[number].is_vacant() {
-                self.io_of(number).release_due(number, now_ns);
-            }
-        }
+        self.each_path(|sessions, at| sessions.io().release_due(at, now_ns));
         for volume in (0..).take(self.volumes.len()) {
             self.io(volume).end_waits(now_ns);
         }
