@@ -1,12 +1,13 @@
 //! Mirrors, a back end of the block layer ([`Devices`]): each leg is a device of lower number, the
 //! mirror's state machine decides which leg gets which request, and a front end sees one device.
 //!
-//! * `device`: a mirror on its core and its legs; `start`: reads, assembles and acquires them
+//! * `device`: a mirror on its core; `leg`: one leg; `start`: reads, assembles and acquires them
 //! * `dispatch`: executes the state machine's outputs; `requests`: I/O of front ends; `news`:
 //!   its reports; `probe`: reads superblocks; `change`: adds and removes legs; `sizes`: legs that
 //!   shrink
 //! * `reads`: selects the leg of a read, among `leg_paths`; `depth`: bounds a leg's I/O in flight
-//! * `table`: requests on legs; `buffer_leases`: their memory; `stack`: limits that all legs share
+//! * `table`: requests on legs; `queue`: submits them; `buffer_leases`: their memory; `stack`:
+//!   limits that all legs share
 //! * `record`: what the host keeps of a mirror for its next start
 //! * `quiesce`: how long legs may execute late writes; `settings`: what outlasts this engine
 //! * `extents`: which legs report holes; `holes`: zeroes that a copy leaves as holes; `names`:
@@ -30,6 +31,7 @@ mod device;
 mod dispatch;
 mod extents;
 mod holes;
+mod leg;
 mod leg_paths;
 pub mod messages;
 mod names;
@@ -37,6 +39,7 @@ mod news;
 #[cfg(test)]
 mod parts;
 mod probe;
+mod queue;
 mod quiesce;
 mod reads;
 mod record;

@@ -10,8 +10,9 @@
 //! A leg that can only be read is refused, and one with `write_failover = "immediate"` where the
 //! others are under a lease. What else it can do less than the others, none of them
 //! is asked any more.
-use super::device::{Context, LegDevice, MirrorDevice, Phase, Seat};
+use super::device::{Context, MirrorDevice, Phase};
 use super::dispatch::Running;
+use super::leg::{LegDevice, Seat};
 use super::messages;
 use super::names::slot_of;
 use super::sizes::Extent;

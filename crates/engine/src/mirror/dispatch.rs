@@ -6,8 +6,9 @@
 //! [`Outcome::Stopped`]. That says nothing about a leg: the machine gets no completions from then
 //! on (it is frozen), and all I/O of users fails, also where no leg has a part of it. `Stopped`
 //! from a leg whose volume alone is removed counts as a lost leg.
-use super::device::{Context, LegDevice, MirrorDevice, Phase, Purpose};
+use super::device::{Context, MirrorDevice, Phase, Purpose};
 use super::holes::Run;
+use super::leg::LegDevice;
 use super::reads::{Reads, policy_of};
 use super::requests::{Part, User};
 use super::settings::speed_of;

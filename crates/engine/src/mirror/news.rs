@@ -6,7 +6,8 @@
 //! earlier requests have ended by then; where its volume doesn't fence its writes, it waits
 //! `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where it has failed a request,
 //! changes wait as long.
-use super::device::{BadRoom, Context, LegDevice, MirrorDevice, Missing, Phase, Purpose, Seat};
+use super::device::{Context, MirrorDevice, Phase, Purpose};
+use super::leg::{BadRoom, LegDevice, Missing, Seat};
 use super::messages;
 use super::sizes::LegSize;
 use super::types::MirrorState;

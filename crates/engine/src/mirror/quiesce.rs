@@ -9,7 +9,8 @@
 //! # Limits
 //! A path that is found while its leg takes part gets I/O at once; a longer bound of its controller
 //! is on the legs after a heartbeat, which begins then.
-use super::device::{Context, LegDevice, MirrorDevice, Phase};
+use super::device::{Context, MirrorDevice, Phase};
+use super::leg::LegDevice;
 use crate::host::{HostEngine, HostEvent};
 use alloc::format;
 use alloc::string::String;

@@ -1,5 +1,6 @@
 //! How a mirror is doing, and what is asked of it by hand.
-use super::device::{BadRoom, LegDevice, MirrorDevice, Missing, Phase, Seat};
+use super::device::{MirrorDevice, Phase};
+use super::leg::{BadRoom, LegDevice, Missing, Seat};
 use super::messages;
 use super::names::slot_of;
 use super::reads::for_mirror;

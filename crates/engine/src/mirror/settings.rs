@@ -4,7 +4,8 @@
 //! `aside`: numbers of legs that return only when told to, with commas between them.
 //! `rebuild-floor`, `rebuild-ceiling`: speed of copies in the background, bytes per second. A value
 //! that means nothing is as none; so is an empty one. Each is set by an event.
-use super::device::{MirrorDevice, Missing, Phase};
+use super::device::{MirrorDevice, Phase};
+use super::leg::Missing;
 use alloc::format;
 use alloc::string::{String, ToString};
 use mirror::limits::LEGS_MAX;

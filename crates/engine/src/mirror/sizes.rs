@@ -12,7 +12,8 @@
 //! next request or within a second; such a leg returns only when told to, since its file is used as
 //! it is from then on. Where it ended below its superblocks, or that is not known, nothing can be
 //! written down on the last leg in sync: its errors last until the mirror is stopped.
-use super::device::{LegDevice, MirrorDevice, Phase};
+use super::device::{MirrorDevice, Phase};
+use super::leg::LegDevice;
 use super::messages;
 use alloc::string::String;
 use mirror::layout::COPIES_AT;

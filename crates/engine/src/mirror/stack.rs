@@ -6,7 +6,8 @@
 //! given what it can't do, and none leaves for that. Requests that users were once told of and that
 //! not all legs can do any more end without any leg: a deallocation well, which promises nothing,
 //! and zeroes as not supported, whereupon a client writes them itself.
-use super::device::{Context, LegDevice, MirrorDevice, Phase};
+use super::device::{Context, MirrorDevice, Phase};
+use super::leg::LegDevice;
 use crate::devices::BackEnds;
 use crate::host::HostEvent;
 use alloc::string::ToString;

@@ -11,8 +11,9 @@
 //! when a leg comes or the user asks for it: an owner that is silent for long must not lose it to a
 //! contender. A refusal that only a user can end is reported ([`HostEvent::Refused`]), so that
 //! clients don't wait.
-use super::device::{Context, LegDevice, MirrorDevice, Missing, Phase, Purpose};
+use super::device::{Context, MirrorDevice, Phase, Purpose};
 use super::dispatch::Running;
+use super::leg::{LegDevice, Missing};
 use super::messages;
 use super::probe::BLOCK;
 use super::quiesce::whole_ms;
