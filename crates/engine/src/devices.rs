@@ -362,7 +362,7 @@ impl Devices {
     pub fn mirror_memory(&self, volume: u16) -> Option<(u64, bool)> {
         let it = self.numbered(volume)?;
         let used = u64::from(MIRROR_SCRATCH_BYTES) - it.scratch_free();
-        Some((used, *it.state() == MirrorState::Running))
+        Some((used, it.state() == MirrorState::Running))
     }
 
     fn numbered(&self, volume: u16) -> Option<&MirrorDevice> {

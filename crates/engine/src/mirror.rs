@@ -69,8 +69,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use block::{DeviceId, Key};
 use buffer_leases::BufferLeases;
-use device::Context;
+use device::{Context, Life};
 use mirror::Crc32c;
+use requests::Part;
 use table::Table;
 
 /// The mirrors of one core. See the module's contract.
@@ -293,21 +294,17 @@ impl Mirrors {
     /// Whether what a mirror gave its legs has ended.
     fn is_idle(&self, it: &MirrorDevice, index: u8) -> bool {
         let queued = it.legs.iter().any(|leg| leg.depth.first().is_some());
-        self.table.of(index).next().is_none()
-            && !queued
-            && !it.lacks_room()
-            && it.ended_early.is_empty()
+        let mut given = self.table.of(index).chain(it.queue.iter());
+        given.next().is_none() && !queued
     }
 
     /// A mirror that was told to leave goes, once nothing of it is under way.
     fn remove(&mut self, place: usize, events: &mut VecDeque<HostEvent>) {
         let index = place as u8;
-        let Some(it) = self.get(place) else {
-            return;
+        let is_over = |it: &&MirrorDevice| it.is_over() && self.is_idle(it, index);
+        let Some(it) = self.get(place).filter(is_over) else {
+            return; // it is looked at again when it is driven
         };
-        if !it.is_over() || !self.is_idle(it, index) {
-            return;
-        }
         self.free.push(it.span);
         self.all[place] = None;
         self.detach(index);
@@ -337,9 +334,10 @@ impl Mirrors {
     ) -> Result<(), String> {
         let idle = self.get(index.into()).map(|it| self.is_idle(it, index));
         let waits = idle == Some(false);
+        let room = self.room;
         let it = self.get_mut(index.into());
         let it = it.unwrap_or_else(|| unreachable!("a mirror is told to begin on its own core"));
-        let why = match it.state {
+        let why = match it.state() {
             _ if ends => Some("its engine ends"),
             MirrorState::Stopped if waits => {
                 Some("what its legs were given before it was stopped has not ended: try again")
@@ -351,7 +349,7 @@ impl Mirrors {
         if let Some(why) = why {
             return Err(why.into());
         }
-        let (room, accepts_name) = (it.ended_early.capacity(), it.refusal.accepts_name);
+        let accepts_name = it.refusal.accepts_name;
         *it = MirrorDevice::new(anew.config.clone(), it.span, room);
         it.refusal.accepts_name = accepts_name;
         for (place, info) in (0..).zip(&anew.infos) {
@@ -381,7 +379,7 @@ impl Mirrors {
         for place in 0..self.all.len() {
             let driven = self.with(place, by, |mirror, cx| {
                 mirror.needs_turn = false;
-                (mirror.drive(cx), mirror.leaves)
+                (mirror.drive(cx), mirror.life == Life::Leaving)
             });
             if let Some((driven, leaves)) = driven {
                 any |= driven;
@@ -400,7 +398,7 @@ impl Mirrors {
     pub fn complete(&mut self, key: Key, done: &IoDone, by: &mut Drive<'_>) {
         let entry = self.table.take(key);
         let ended = self.with(entry.mirror.into(), by, |mirror, cx| {
-            mirror.leg_ended(&entry, done, cx);
+            mirror.leg_ended(&entry, &Part::of(done), cx);
         });
         assert!(ended.is_some(), "an I/O of a mirror that is not here");
     }

@@ -12,7 +12,7 @@
 //! is asked any more.
 use super::device::{Context, MirrorDevice, Phase};
 use super::dispatch::Running;
-use super::leg::{LegDevice, Seat};
+use super::leg::{Absence, LegDevice, LegReturn, Seat};
 use super::messages;
 use super::names::slot_of;
 use super::sizes::Extent;
@@ -106,18 +106,18 @@ impl MirrorDevice {
         it.places[usize::from(slot)] = Some(at);
         it.reads
             .set_leg(slot, new.config.distance, new.config.throughput);
-        let leg = LegDevice {
+        let mut leg = LegDevice {
             info: Some(new.info),
-            found: Some(Ok(Chosen {
-                superblock: state.on(slot, place),
-                copy: 1,
-                other: Ok(0),
-            })),
             slot: Some(slot),
-            extent: Extent::of(new.info.bytes),
+            returns: LegReturn::new(Extent::of(new.info.bytes)),
             replaces: new.replaces,
             ..LegDevice::new(new.config.clone())
         };
+        leg.superblocks.set_found(Ok(Chosen {
+            superblock: state.on(slot, place),
+            copy: 1,
+            other: Ok(0),
+        }));
         match self.legs.get_mut(usize::from(at)) {
             Some(there) => *there = leg,
             None => self.legs.push(leg),
@@ -185,8 +185,8 @@ impl MirrorDevice {
                     leaves.for_each(|leg| leg.set_seat(Seat::Taken));
                     // It may have come meanwhile, when the machine did not want it.
                     let of_slot = self.legs.iter_mut().filter(|leg| leg.slot == Some(slot));
-                    for missing in of_slot.filter_map(|leg| leg.missing.as_mut()) {
-                        (missing.is_reported, missing.at_ns) = (false, now_ns);
+                    for leg in of_slot {
+                        leg.returns.change_retry(|it| it.at_ns = now_ns);
                     }
                     self.needs_turn = true;
                 }
@@ -199,7 +199,8 @@ impl MirrorDevice {
                 if let Some(leg) = leg.filter(|_| taken) {
                     it.places[usize::from(slot)] = None;
                     leg.free_seat();
-                    (leg.slot, leg.found, leg.replaces) = (None, None, None);
+                    (leg.slot, leg.replaces) = (None, None);
+                    leg.superblocks.forget();
                 }
                 taken
             }
@@ -221,10 +222,10 @@ impl MirrorDevice {
         };
         let is_ordered = it.machine.changing_legs().1.has(slot);
         let leg = &mut self.legs[at];
-        if is_ordered || leg.probe.is_some() {
+        if is_ordered || leg.superblocks.are_read() {
             return;
         }
-        match leg.found {
+        match leg.superblocks.found() {
             None => leg.free_seat(),
             // Which one it is may never be known.
             Some(Err(NoLeg::Unreadable)) => {
@@ -232,7 +233,8 @@ impl MirrorDevice {
                 self.stays_marked(at, slot, Outcome::MediaError, cx);
             }
             Some(Ok(found)) if found.superblock.leg().is_some_and(|it| it.id == id) => {
-                (leg.slot, leg.missing) = (Some(slot), None);
+                leg.slot = Some(slot);
+                leg.returns.set_absence(Absence::None);
                 self.wipe_superblocks(at, cx);
             }
             Some(_) => leg.set_seat(Seat::Taken),
@@ -246,10 +248,11 @@ impl MirrorDevice {
     pub(super) fn forget(&mut self, volume: u16) -> Result<(), String> {
         let mut legs = self.legs.iter_mut().filter(|leg| !leg.is_gone());
         let leg = legs.find(|leg| leg.config.volume == volume);
-        match leg.filter(|leg| leg.slot.is_none() && leg.probe.is_none()) {
+        match leg.filter(|leg| leg.slot.is_none() && !leg.superblocks.are_read()) {
             Some(leg) => {
                 leg.free_seat();
-                (leg.found, leg.unfit) = (None, None);
+                leg.superblocks.forget();
+                leg.returns.unfit = None;
                 Ok(())
             }
             None => Err(format!("volume {volume} is one of its legs, or may be")),

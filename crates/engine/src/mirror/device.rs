@@ -1,14 +1,13 @@
 //! A mirror on its core: its phase and its legs.
 use super::buffer_leases::BufferLeases;
-use super::dispatch::Running;
-use super::leg::{LegDevice, Missing};
-use super::record::Asked;
-use super::requests::Part;
+use super::dispatch::{Health, Running};
+use super::leg::LegDevice;
+use super::queue::RequestQueue;
 use super::start::Starting;
-use super::table::{Entry, Table};
+use super::table::Table;
 use super::types::{MirrorConfig, MirrorState, Pending};
 use crate::devices::BackEndsMut;
-use crate::host::{HostEngine, HostEvent, Io, IoOp, NO_PATH, VolumeInfo};
+use crate::host::{HostEngine, HostEvent, Io, IoOp, VolumeInfo};
 use crate::machine::{Memory, Span};
 use crate::scratch::Scratch;
 use alloc::boxed::Box;
@@ -16,11 +15,9 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::IoLimits;
-use mirror::limits::LEGS_MAX;
-use mirror::machine::{CheckReport, Ticket};
+use mirror::machine::CheckReport;
 use mirror::ownership::heartbeat_ns;
-use mirror::{Crc32c, Name};
-use multipath::Outcome;
+use mirror::{Crc32c, Name, Superblock};
 
 /// The parts of a core that a mirror needs for a step.
 pub(super) struct Context<'a> {
@@ -42,21 +39,11 @@ pub(crate) struct MirrorDevice {
     pub(super) config: MirrorConfig,
     pub(super) legs: Vec<LegDevice>,
     pub(super) phase: Phase,
-    pub(super) state: MirrorState,
+    pub(super) life: Life,
     /// Its own part of the arena.
     pub(super) span: Span,
     pub(super) scratch: Scratch,
-    /// Reads and writes of superblocks that wait for room in the host, oldest first. Nothing else
-    /// is submitted before them, or leases would end while data is written (T54).
-    pub(super) urgent: VecDeque<(Entry, Io)>,
-    /// Other requests that wait for room in the host, oldest first (T6); it grows only then. Data
-    /// I/O waits in its leg's `depth` instead.
-    pub(super) held: VecDeque<(Entry, Io)>,
-    /// Requests that ended when they were submitted, or were not submitted.
-    pub(super) ended_early: VecDeque<(Entry, Outcome)>,
-    pub(super) stopping: bool,
-    /// It goes when it has stopped.
-    pub(super) leaves: bool,
+    pub(super) queue: RequestQueue,
     /// A timer was set, or something else needs a turn.
     pub(super) needs_turn: bool,
     /// Set once a turn: the state machine's timeout was not compared with the time yet.
@@ -65,10 +52,6 @@ pub(crate) struct MirrorDevice {
     pub(super) refusal: Refusal,
     /// Slots, as bits, whose removed leg still has its superblocks.
     pub(super) unwiped: u16,
-    /// Paths that the host had found when bounds were looked at.
-    pub(super) paths_found: u64,
-    /// What the program's record says of the mirror, for the start under way.
-    pub(super) evidence: Asked,
     /// See [`MirrorReport`](super::MirrorReport).
     pub(super) started_without: Vec<u8>,
 }
@@ -94,6 +77,8 @@ pub(super) struct Orders {
 pub(super) struct Refusal {
     /// How many there were.
     pub count: u64,
+    /// Why the last one was refused, in a line.
+    pub line: Option<String>,
     /// The name on the legs, where the last start was refused for it.
     pub other_name: Option<Name>,
     /// The user accepts a mirror of another name.
@@ -108,19 +93,18 @@ pub(super) enum Phase {
     Starting(Box<Starting>),
     /// The state machine runs.
     Running(Box<Running>),
-    /// It was stopped.
-    Over,
+    /// It was stopped; its last superblock, if it ran.
+    Over(Option<Box<Superblock>>),
 }
 
-/// Why a leg's superblocks are read.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Purpose {
-    /// To learn which leg it is.
-    Identify,
-    /// For the acquisition, by number among the legs acquired.
-    Acquire(usize),
-    /// For the state machine.
-    Machine(Ticket),
+/// Whether a mirror is to stop. It only ever becomes greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Life {
+    Serving,
+    /// It stops, or has.
+    Stopping,
+    /// It goes when it has stopped.
+    Leaving,
 }
 
 impl MirrorDevice {
@@ -128,13 +112,27 @@ impl MirrorDevice {
     pub fn limits(&self) -> Option<IoLimits> {
         match &self.phase {
             Phase::Running(it) => Some(it.limits),
-            Phase::Starting(_) | Phase::Over => None,
+            Phase::Starting(_) | Phase::Over(_) => None,
         }
     }
 
     /// Its state, as reported.
-    pub fn state(&self) -> &MirrorState {
-        &self.state
+    pub fn state(&self) -> MirrorState {
+        let refused = || self.refusal.line.clone().map(MirrorState::Refused);
+        match &self.phase {
+            Phase::Running(it) => match &it.health {
+                Health::Unreported => refused().unwrap_or(MirrorState::Gathering),
+                Health::Good => MirrorState::Running,
+                Health::Failed(why) => MirrorState::Failed(why.clone()),
+            },
+            Phase::Starting(_) => refused().unwrap_or(MirrorState::Gathering),
+            Phase::Over(_) => MirrorState::Stopped,
+        }
+    }
+
+    /// Whether it is to stop, or has.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.life >= Life::Stopping
     }
 
     /// Bytes of its own memory that are not in use.
@@ -147,21 +145,15 @@ impl MirrorDevice {
             legs: config.legs.iter().cloned().map(LegDevice::new).collect(),
             phase: Phase::Starting(Starting::new(&config)),
             config,
-            state: MirrorState::Gathering,
+            life: Life::Serving,
             span,
             scratch: Scratch::new(span),
-            urgent: VecDeque::with_capacity(2 * LEGS_MAX),
-            held: VecDeque::with_capacity(2 * LEGS_MAX),
-            ended_early: VecDeque::with_capacity(room.min(1 << 16)),
-            stopping: false,
-            leaves: false,
+            queue: RequestQueue::new(room),
             needs_turn: true,
             is_timeout_unchecked: true,
             orders: Orders::default(),
             refusal: Refusal::default(),
             unwiped: 0,
-            paths_found: 0,
-            evidence: Asked::No,
             started_without: Vec::new(),
         }
     }
@@ -169,34 +161,22 @@ impl MirrorDevice {
     /// Does all that can be done now. Returns whether anything was.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         self.handle_time(cx);
-        let mut any = self.submit_held(cx) | self.submit_waiting(cx);
-        while let Some((entry, outcome)) = self.ended_early.pop_front() {
-            let done = Part {
-                outcome,
-                path: NO_PATH,
-                latency_ns: 0,
-            };
-            self.ended(&entry, &done, cx);
-            any = true;
-        }
-        any |= match &self.phase {
+        let any = self.submit_held(cx) | self.submit_waiting(cx) | self.end_early(cx);
+        any | match &self.phase {
             Phase::Starting(_) => self.start(cx),
             Phase::Running(_) => self.run(cx),
-            Phase::Over => false,
-        };
-        any
+            Phase::Over(_) => false,
+        }
     }
 
     /// Ends a mirror that was stopped; the last states of its legs stay visible.
     pub fn end(&mut self) {
-        if let Phase::Running(it) = &self.phase {
-            let legs = &it.machine.superblock().legs;
-            for leg in &mut self.legs {
-                let entry = leg.slot.and_then(|slot| legs.get(usize::from(slot)));
-                leg.last = entry.and_then(|entry| Some(entry.as_ref()?.state));
-            }
-        }
-        (self.phase, self.state) = (Phase::Over, MirrorState::Stopped);
+        let last = match core::mem::replace(&mut self.phase, Phase::Over(None)) {
+            Phase::Running(it) => Some(Box::new(*it.machine.superblock())),
+            Phase::Over(last) => last,
+            Phase::Starting(_) => None,
+        };
+        self.phase = Phase::Over(last);
     }
 
     /// When something is due, ns.
@@ -207,7 +187,7 @@ impl MirrorDevice {
         match &self.phase {
             Phase::Starting(_) => self.start_timeout(),
             Phase::Running(_) => self.run_timeout(host),
-            Phase::Over => None,
+            Phase::Over(_) => None,
         }
     }
 
@@ -222,10 +202,11 @@ impl MirrorDevice {
     pub fn leg_ready(&mut self, at: usize, info: VolumeInfo, now_ns: u64) {
         let leg = &mut self.legs[at];
         let first = leg.info.replace(info).is_none();
-        leg.extent.smallest = leg.extent.smallest.min(info.bytes);
+        let smallest = &mut leg.returns.extent.smallest;
+        *smallest = info.bytes.min(*smallest);
         let anew = leg.was_made_long() || first;
         if anew && matches!(self.phase, Phase::Running(_)) && leg.slot.is_none() {
-            leg.missing = Some(Missing::since_start(now_ns));
+            leg.returns.wait_since_start(now_ns);
         }
         self.check_size(at, now_ns);
         self.needs_turn = true;
@@ -247,9 +228,7 @@ impl MirrorDevice {
     /// Whether another leg may have a place: nothing that it was given ends there any more.
     pub(super) fn is_vacant(&self, at: usize, (table, index): (&Table, u8)) -> bool {
         let leg = &self.legs[at];
-        let queued = self.urgent.iter().chain(&self.held).map(|it| &it.0);
-        let early = self.ended_early.iter().map(|it| &it.0);
-        let mut given = table.of(index).chain(queued).chain(early);
+        let mut given = table.of(index).chain(self.queue.iter());
         let waits = leg.depth.first().is_some();
         leg.is_gone() && !waits && given.all(|it| usize::from(it.leg) != at)
     }

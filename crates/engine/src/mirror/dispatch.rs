@@ -6,24 +6,25 @@
 //! [`Outcome::Stopped`]. That says nothing about a leg: the machine gets no completions from then
 //! on (it is frozen), and all I/O of users fails, also where no leg has a part of it. `Stopped`
 //! from a leg whose volume alone is removed counts as a lost leg.
-use super::device::{Context, MirrorDevice, Phase, Purpose};
+use super::device::{Context, MirrorDevice, Phase};
 use super::holes::Run;
 use super::leg::LegDevice;
+use super::probe::Purpose;
 use super::reads::{Reads, policy_of};
+use super::record::LineageRecord;
 use super::requests::{Part, User};
 use super::settings::speed_of;
 use super::stack::stacked;
 use super::start;
 use super::table::{Entry, Task};
-use super::types::MirrorState;
 use crate::host::{Hints, HostEngine, HostEvent, IoOp, VolumeInfo};
 use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
 use crate::machine::Span;
 use crate::scratch::Scratch;
+use alloc::string::String;
 use alloc::vec::Vec;
 use block::{IoLimits, Range, SecondaryMap};
 use mirror::assembly::Assembly;
-use mirror::assembly::degraded::Record;
 use mirror::bitmap::PAGE_BYTES;
 use mirror::copies::{Chosen, NoLeg};
 use mirror::layout::COPIES_AT;
@@ -58,13 +59,20 @@ pub(super) struct Running {
     compares: Vec<Span>,
     /// The machine gets no completions any more: see the module.
     pub frozen: bool,
-    /// That the mirror is ready was reported.
-    pub is_reported: bool,
-    /// Until then a stop waits for the record of the lineage, ns; 0: it does not.
-    pub record_until_ns: u64,
-    /// The event of the committed state that was looked at for the record, and the record that was
-    /// handed over last.
-    pub recorded: (u64, Option<Record>),
+    pub health: Health,
+    pub record: LineageRecord,
+    /// Paths that the host had found when bounds were looked at.
+    pub paths_found: u64,
+}
+
+/// The health of a mirror that runs. [`Running::set_health`] changes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Health {
+    /// It was not reported as ready yet.
+    Unreported,
+    Good,
+    /// Changes fail, and why.
+    Failed(String),
 }
 
 impl Running {
@@ -121,7 +129,8 @@ impl Running {
         let geometry = assembly.next.geometry;
         let speed = speed_of(&assembly.next.properties, it.config.speed);
         let machine = {
-            let Phase::Starting(starting) = core::mem::replace(&mut it.phase, Phase::Over) else {
+            let Phase::Starting(starting) = core::mem::replace(&mut it.phase, Phase::Over(None))
+            else {
                 unreachable!("it starts");
             };
             let records = it.config.degraded.records;
@@ -149,21 +158,28 @@ impl Running {
             copies,
             compares,
             frozen: false,
-            is_reported: false,
-            record_until_ns: 0,
-            recorded: (assembly.next.event, None),
+            health: Health::Unreported,
+            record: LineageRecord::new(assembly.next.event),
+            paths_found: 0,
         })
     }
-}
 
-impl Running {
     /// Stops the machine, once no record is being written for which changes wait.
     pub fn stop(&mut self, now_ns: u64) {
-        if self.machine.waits_for_lineage_record() && now_ns < self.record_until_ns {
-            return;
+        let waits = self.machine.waits_for_lineage_record();
+        if !(waits && self.record.is_awaited(now_ns)) {
+            self.record.give_up();
+            self.machine.stop(now_ns);
         }
-        self.record_until_ns = 0;
-        self.machine.stop(now_ns);
+    }
+
+    /// Changes the health.
+    ///
+    /// # Panics
+    /// If it was reported, and would not be any more.
+    pub fn set_health(&mut self, next: Health) {
+        assert!(next != Health::Unreported, "it was {:?}", self.health);
+        self.health = next;
     }
 }
 
@@ -171,12 +187,11 @@ impl MirrorDevice {
     /// Passes the time to the machine. Legs whose lease is over are fenced before any request that
     /// waited for room is submitted to them (T48).
     pub(super) fn handle_time(&mut self, cx: &mut Context<'_>) {
-        let Phase::Running(it) = &mut self.phase else {
-            return;
+        let it = match &mut self.phase {
+            Phase::Running(it) if !it.frozen => it,
+            // Before it runs times are `start`'s.
+            _ => return,
         };
-        if it.frozen {
-            return;
-        }
         // Once a turn: what the machine wants next it says by its outputs.
         if core::mem::take(&mut self.is_timeout_unchecked) {
             let due = it.machine.poll_timeout();
@@ -185,7 +200,7 @@ impl MirrorDevice {
             }
         }
         let queued = self.legs.iter().any(|leg| leg.depth.first().is_some());
-        let waits = queued || self.lacks_room() || !self.scratch.has_room(PAGES_BYTES_MAX);
+        let waits = queued || self.queue.lacks_room() || !self.scratch.has_room(PAGES_BYTES_MAX);
         while waits && let Some(slot) = self.running().and_then(|it| it.machine.poll_lapsed()) {
             self.handle_news(News::Lapsed(slot), cx);
         }
@@ -194,17 +209,18 @@ impl MirrorDevice {
     /// Executes the machine's outputs. Returns whether there were any.
     pub(super) fn run(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = self.freeze_late(cx);
+        let is_stopping = self.is_stopping();
         if let Phase::Running(it) = &mut self.phase {
             // A mirror that stops is never reported as ready.
-            if !self.stopping && !core::mem::replace(&mut it.is_reported, true) {
-                self.state = MirrorState::Running;
+            if !is_stopping && it.health == Health::Unreported {
+                it.set_health(Health::Good);
                 let id = it.machine.superblock().mirror;
                 cx.events.push_back(HostEvent::Mirror(cx.number, id));
                 let ready = HostEvent::Ready(cx.number, it.info);
                 cx.events.push_back(ready);
                 any = true;
             }
-            if self.stopping {
+            if is_stopping {
                 it.stop(cx.now_ns);
             }
         }
@@ -239,7 +255,7 @@ impl MirrorDevice {
     /// its legs.
     fn give_up(&mut self) -> bool {
         let over = match &self.phase {
-            Phase::Running(it) if self.stopping && it.machine.has_lost_ownership() => {
+            Phase::Running(it) if self.is_stopping() && it.machine.has_lost_ownership() => {
                 it.users.is_empty()
             }
             _ => false,
@@ -317,7 +333,7 @@ impl MirrorDevice {
             Output::Superblock(ticket, copy) => self.write_superblock(ticket, copy, cx),
             Output::ReadSuperblocks(ticket) => {
                 let at = self.at(ticket.leg).map(|it| it.0);
-                let at = at.filter(|&at| self.legs[at].probe.is_none());
+                let at = at.filter(|&at| !self.legs[at].superblocks.are_read());
                 // There was memory for more just now.
                 if !at.is_some_and(|at| self.probe(at, Purpose::Machine(ticket), cx)) {
                     self.refuse_task(ticket, cx);
@@ -444,7 +460,7 @@ impl MirrorDevice {
             other => other,
         };
         if outcome == Outcome::CutShort {
-            self.legs[usize::from(entry.leg)].extent.note_cut();
+            self.legs[usize::from(entry.leg)].returns.extent.note_cut();
         }
         let change = match entry.task {
             Task::Io(ticket) | Task::Own(ticket) | Task::Run(Run { ticket, .. }) => Some(ticket),
@@ -459,7 +475,7 @@ impl MirrorDevice {
         if let Some(ticket) = failed {
             let leg = &mut self.legs[usize::from(entry.leg)];
             let given_up = cx.below.ask().times_given_up(leg.device());
-            if core::mem::replace(&mut leg.given_up, given_up) != given_up {
+            if leg.watch.note_given_up(given_up) {
                 it.machine.gives_up_writes(ticket.leg, now_ns);
             }
         }
@@ -505,7 +521,7 @@ impl MirrorDevice {
                 (Task::Acquire(_), Some(acquire)) => acquire.start_before_ns(),
                 _ => u64::MAX,
             },
-            Phase::Over => u64::MAX,
+            Phase::Over(_) => u64::MAX,
         }
     }
 
@@ -515,18 +531,17 @@ impl MirrorDevice {
         };
         let machine = it.machine.poll_timeout().filter(|_| !it.frozen);
         // A leg whose superblocks are being read is tried again when that read ends.
-        let missing = self.legs.iter().filter(|leg| leg.probe.is_none());
-        let missing = missing.filter_map(|leg| leg.missing);
-        let missing = missing.filter(|it| !it.is_reported).map(|it| it.at_ns);
-        let hangs = self.legs.iter().filter_map(|leg| leg.hangs_ns);
+        let missing = self.legs.iter().filter(|leg| !leg.superblocks.are_read());
+        let missing = missing.filter_map(|leg| Some(leg.returns.waiting()?.at_ns));
+        let hangs = self.legs.iter().filter_map(|leg| leg.watch.hangs_ns);
         let interval_ns = self.heartbeat_interval_ns();
         // While the host has no room for what was given before, nothing waits for a time.
-        let legs = self.legs.iter().filter(|_| !self.lacks_room());
+        let legs = self.legs.iter().filter(|_| !self.queue.lacks_room());
         let stalls = legs.filter_map(|leg| {
             let answered_ns = host.answered_ns(leg.config.volume);
             leg.depth.stalls_at(interval_ns, answered_ns)
         });
-        let stop = Some(it.record_until_ns).filter(|&at_ns| self.stopping && at_ns > 0);
+        let stop = it.record.until_ns().filter(|_| self.is_stopping());
         let due = machine.into_iter().chain(missing).chain(hangs).chain(stop);
         due.chain(stalls).min()
     }

@@ -6,16 +6,19 @@
 //! earlier requests have ended by then; where its volume doesn't fence its writes, it waits
 //! `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where it has failed a request,
 //! changes wait as long.
-use super::device::{Context, MirrorDevice, Phase, Purpose};
-use super::leg::{BadRoom, LegDevice, Missing, Seat};
+use super::device::{Context, MirrorDevice, Phase};
+use super::dispatch::Health;
+use super::leg::{Absence, BadRoom, LegDevice, Retry, Seat};
 use super::messages;
+use super::probe::Purpose;
+use super::settings::admin_offline;
 use super::sizes::LegSize;
-use super::types::MirrorState;
 use crate::devices::BackEnds;
 use crate::host::HostEvent;
-use crate::limits::{LEG_RETRY_MAX_NS, LEG_RETRY_NS};
+use crate::limits::LEG_RETRY_NS;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use block::Range;
 use mirror::Superblock;
 use mirror::copies::NoLeg;
@@ -36,8 +39,9 @@ impl LegDevice {
         if machine.may_read(slot) {
             return false;
         }
-        let has_nothing = self.extent.has_nothing();
-        let is_barred = has_nothing || self.is_fenced || self.is_gone() || self.unfit.is_some();
+        let returns = &self.returns;
+        let has_nothing = returns.extent.has_nothing() || returns.unfit.is_some();
+        let is_barred = has_nothing || self.watch.is_fenced || self.is_gone();
         let is_there = self.info.is_some() && below.is_usable(self.device());
         match is_there && !is_barred {
             true => machine.spare_found(slot, now_ns),
@@ -82,23 +86,22 @@ impl MirrorDevice {
                 why.into()
             }
             News::Checked => {
-                let report = self.running().map(|it| it.machine.check_report());
-                (self.orders.checked, self.orders.checking_ns) = (report, None);
-                let found = report
-                    .map(|it| messages::checked(&self.config.name, &it, |slot| self.name_of(slot)));
-                let found = found.unwrap_or_default();
+                let report = self.expect_running().machine.check_report();
+                (self.orders.checked, self.orders.checking_ns) = (Some(report), None);
+                let name = |slot| self.name_of(slot);
+                let found = messages::checked(&self.config.name, &report, name);
                 format!("checked: {found}")
             }
             News::LostOwnership => {
-                let owner = self.running().and_then(|it| it.machine.foreign_owner());
+                let owner = self.expect_running().machine.foreign_owner();
                 let whose = owner.map_or("somebody else".into(), |it| format!("{}", it.label));
                 let line = format!("{whose} has the mirror now: all I/O fails from now on");
-                self.state = MirrorState::Failed(line.clone());
+                self.fail(line.clone());
                 line
             }
             News::Broken => {
                 let line = "nothing can be written to its last leg: changes fail until it can";
-                self.state = MirrorState::Failed(line.into());
+                self.fail(line.into());
                 line.into()
             }
             News::Unverified(slot) => self.describe_unverified(slot, cx.now_ns),
@@ -106,17 +109,17 @@ impl MirrorDevice {
                 let is_small = self
                     .legs
                     .iter()
-                    .any(|leg| leg.slot == Some(slot) && leg.extent.is_too_small());
+                    .any(|leg| leg.slot == Some(slot) && leg.returns.extent.is_too_small());
                 let why = messages::cut_at(&self.config.name, end, is_small);
                 format!("leg {slot} ({}): {why}", self.name_of(slot))
             }
             News::Lapsed(slot) => self.fence_leg(slot, cx),
             News::Renewed(slot) => match self.unfence_leg(slot, cx) {
                 Some(line) => line,
-                None => return, // it has just begun
+                None => return,
             },
             News::Restored => {
-                self.state = MirrorState::Running;
+                self.expect_running().set_health(Health::Good);
                 "its last leg can be written again".into()
             }
             News::Begins => return self.keep_lineage(cx),
@@ -137,14 +140,20 @@ impl MirrorDevice {
         cx.events.push_back(HostEvent::Warning(cx.number, line));
     }
 
+    /// Changes of a mirror that runs fail from now on.
+    fn fail(&mut self, why: String) {
+        self.expect_running().set_health(Health::Failed(why));
+    }
+
     /// The user's way to recover bytes that no leg can read.
-    fn recovery_advice(&self, range: Range) -> String {
+    fn recovery_advice(&mut self, range: Range) -> String {
         let backup = "restore them from a backup";
-        let Phase::Running(it) = &self.phase else {
-            return backup.into();
-        };
-        let mut slots = self.legs.iter().filter_map(|leg| leg.slot);
-        match slots.find(|&slot| it.machine.may_have(slot, range)) {
+        let slots: Vec<u8> = self.legs.iter().filter_map(|leg| leg.slot).collect();
+        let machine = &self.expect_running().machine;
+        match slots
+            .into_iter()
+            .find(|slot| machine.may_have(*slot, range))
+        {
             Some(slot) => format!(
                 "nothing was written there since leg {slot} ({}) left: they are read when it can \
                  be reached; else {backup}",
@@ -178,7 +187,7 @@ impl MirrorDevice {
         };
         let why = "its owner's beats don't end there: another host may take it over";
         let leg = &mut self.legs[at];
-        leg.is_fenced = true;
+        leg.watch.is_fenced = true;
         cx.below.host.cut(leg.config.volume, why, cx.now_ns);
         format!(
             "leg {slot} ({}): no beat has ended there for two intervals; nothing is read or \
@@ -190,8 +199,8 @@ impl MirrorDevice {
     fn unfence_leg(&mut self, slot: u8, cx: &mut Context<'_>) -> Option<String> {
         let (at, ..) = self.at(slot)?;
         let leg = &mut self.legs[at];
-        if !core::mem::take(&mut leg.is_fenced) {
-            return None;
+        if !core::mem::take(&mut leg.watch.is_fenced) {
+            return None; // it has just begun
         }
         cx.below.host.uncut(leg.config.volume);
         let name = &leg.config.name;
@@ -211,7 +220,7 @@ impl MirrorDevice {
                 let leg = &self.legs[at];
                 let is_here = leg.info.is_some() && cx.below.ask().is_usable(leg.device());
                 // One that has just come is read first, which settles it.
-                if leg.found.is_some() || !is_here {
+                if leg.superblocks.found().is_some() || !is_here {
                     self.settle_leaving(at, cx);
                 }
             }
@@ -219,7 +228,7 @@ impl MirrorDevice {
         };
         match news {
             News::Rebuilding(_) => {
-                let facts = self.running().and_then(|it| it.machine.facts(slot));
+                let facts = self.expect_running().machine.facts(slot);
                 self.legs[at].rebuild = facts.map(|it| (cx.now_ns, it.lacks));
             }
             News::InSync(_) => {
@@ -238,10 +247,10 @@ impl MirrorDevice {
 
     /// How much of the mirror a rebuild that has ended has copied to a leg, in words.
     fn copied(&mut self, at: usize, now_ns: u64) -> String {
-        let since = self.legs[at].rebuild;
-        let Some(((since_ns, lacked), it)) = since.zip(self.running()) else {
-            return String::new();
+        let Some((since_ns, lacked)) = self.legs[at].rebuild else {
+            return String::new(); // it came in sync without one
         };
+        let it = self.expect_running();
         let regions = it.machine.superblock().geometry.regions();
         let tenths = now_ns.saturating_sub(since_ns) / 100_000_000;
         let (s, tenth) = (tenths / 10, tenths % 10);
@@ -260,21 +269,20 @@ impl MirrorDevice {
         match (news, at) {
             (News::Left(_, outcome), Some(at)) => {
                 self.leg_left(at, outcome, now_ns);
-                match self.legs[at].admin_offline {
+                let returns = &self.legs[at].returns;
+                match returns.admin_offline {
                     true => format!("{leg} was taken out; what it misses is noted"),
                     // What an engine that stops has not done takes no leg out.
                     false if outcome == Outcome::CutShort => {
                         let why = match self.why_small(&self.legs[at]) {
                             Some(why) => why,
-                            None if self.legs[at].extent.is_cut_file() => {
-                                messages::CUT_SHORT.into()
-                            }
+                            None if returns.extent.is_cut_file() => messages::CUT_SHORT.into(),
                             None => messages::WAS_TOO_SMALL.into(),
                         };
                         format!("{leg} has left: {why}")
                     }
                     false
-                        if self.legs[at].bad_room != BadRoom::Enough
+                        if returns.bad_room != BadRoom::Enough
                             && outcome == Outcome::MediaError =>
                     {
                         format!("{leg} has left: {}", self.full(&self.legs[at]))
@@ -284,31 +292,33 @@ impl MirrorDevice {
                 }
             }
             (News::Rebuilding(_), Some(at)) => {
-                (self.legs[at].unfit, self.legs[at].unwritten) = (None, None);
-                self.legs[at].refuses_holes = false;
-                if let Some(it) = self.running() {
-                    it.reads.reset_leg(slot);
-                }
+                let of = &mut self.legs[at];
+                (of.returns.unfit, of.superblocks.unwritten) = (None, None);
+                of.refuses_holes = false;
+                self.expect_running().reads.reset_leg(slot);
                 format!("{leg} returns, and is being rebuilt")
             }
             (News::InSync(_), Some(at)) => {
-                (self.legs[at].missing, self.legs[at].unwritten) = (None, None);
-                let facts = self.running().and_then(|it| it.machine.facts(slot));
+                let facts = self.expect_running().machine.facts(slot);
+                let of = &mut self.legs[at];
+                of.superblocks.unwritten = None;
+                of.returns.set_absence(Absence::None);
                 if facts.is_some_and(|it| it.in_sync) {
-                    self.legs[at].extent.size = LegSize::Enough;
+                    of.returns.extent.size = LegSize::Enough;
                 }
-                self.legs[at].bad_room = BadRoom::Enough;
+                of.returns.bad_room = BadRoom::Enough;
                 let copied = self.copied(at, now_ns);
                 format!("{leg} is in sync{copied}")
             }
             (News::Unfit(_, why), Some(at)) => {
                 let why_not = messages::unfit(&why);
+                let returns = &mut self.legs[at].returns;
                 match why {
-                    Unfit::Failed(outcome) => self.set_missing(at, outcome, now_ns),
-                    Unfit::Owned(_) => self.set_missing(at, Outcome::Reservation, now_ns),
-                    _ => self.legs[at].unfit = Some(why_not.clone()),
+                    Unfit::Failed(outcome) => returns.wait_longer(outcome, now_ns),
+                    Unfit::Owned(_) => returns.wait_longer(Outcome::Reservation, now_ns),
+                    _ => returns.unfit = Some(why_not.clone()),
                 }
-                match self.legs[at].admin_offline {
+                match returns.admin_offline {
                     true => format!("{leg} was taken out before it has returned"),
                     false => format!("{leg} can't return: {why_not}"),
                 }
@@ -352,7 +362,7 @@ impl MirrorDevice {
         let facts = machine.zip(leg.slot).and_then(|(it, slot)| it.facts(slot));
         messages::full(
             facts.and_then(|it| it.bad_more),
-            leg.bad_room == BadRoom::Stuck,
+            leg.returns.bad_room == BadRoom::Stuck,
         )
     }
 
@@ -362,32 +372,9 @@ impl MirrorDevice {
         let facts = slot.and_then(|slot| self.running()?.machine.facts(slot));
         let leg = &mut self.legs[at];
         if outcome == Outcome::MediaError && facts.is_some_and(|it| it.bad_full) {
-            // It was tried once more since then.
-            leg.bad_room = match leg.bad_room {
-                BadRoom::Enough => BadRoom::Full,
-                BadRoom::Full | BadRoom::Stuck => BadRoom::Stuck,
-            };
+            leg.returns.note_bad_full();
         }
-        self.set_missing(at, outcome, now_ns);
-    }
-
-    /// Sets a leg missing, which has left or could not return, until its next try.
-    fn set_missing(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
-        let leg = &mut self.legs[at];
-        // One that was too small returns when it is large enough.
-        if outcome == Outcome::CutShort && leg.extent.size == LegSize::Enough {
-            // So does a namespace, or one that was sanitized; a file waits for its user.
-            leg.extent.leave_for_cut();
-        }
-        let before = leg.missing.map_or(0, |it| it.wait_ns);
-        let wait_ns = (before * 2).clamp(LEG_RETRY_NS, LEG_RETRY_MAX_NS);
-        leg.missing = Some(Missing {
-            at_ns: now_ns.saturating_add(wait_ns),
-            wait_ns,
-            outcome: Some(outcome),
-            is_reported: false,
-            is_requested: false,
-        });
+        leg.returns.wait_longer(outcome, now_ns);
     }
 
     /// Announces missing legs that can be reached again. Returns whether there were any.
@@ -395,80 +382,72 @@ impl MirrorDevice {
         let mut any = false;
         for at in 0..self.legs.len() {
             let leg = &self.legs[at];
-            let Some(missing) = leg
-                .missing
-                .filter(|it| !it.is_reported && it.at_ns <= cx.now_ns)
-            else {
+            let is_due = |it: &Retry| it.at_ns <= cx.now_ns;
+            let Some(retry) = leg.returns.waiting().filter(is_due) else {
                 continue;
             };
-            let reachable = cx.below.ask().is_usable(leg.device());
-            let here = leg.info.is_some() && reachable && leg.probe.is_none();
+            let is_here = leg.info.is_some() && cx.below.ask().is_usable(leg.device());
             // The superblocks of a spare are read in each heartbeat interval.
-            let here_later = leg.info.is_some() && reachable && leg.probe.is_some();
-            let returns = here && !leg.stays_missing();
-            if returns && !self.stopping && self.announce(at, missing, cx) {
+            let are_read = leg.superblocks.are_read();
+            let returns = is_here && !are_read && !leg.returns.stays_missing();
+            if returns && !self.is_stopping() && self.announce(at, retry, cx) {
                 any = true;
-            } else if let Some(missing) = &mut self.legs[at].missing {
-                missing.is_requested &= here_later;
+                continue;
+            }
+            let here_later = is_here && are_read;
+            self.legs[at].returns.change_retry(|it| {
+                it.is_requested &= here_later;
                 // The end of the read drives the mirror, so a leg that is being read stays due: a
                 // pause of one second would fall into the next read of a one second heartbeat.
                 if !here_later {
                     // Not at once: the mirror would be busy with that while it waits.
-                    missing.at_ns = cx.now_ns.saturating_add(LEG_RETRY_NS);
+                    it.at_ns = cx.now_ns.saturating_add(LEG_RETRY_NS);
                 }
-            }
+            });
         }
         any
     }
 
-    fn announce(&mut self, at: usize, missing: Missing, cx: &mut Context<'_>) -> bool {
+    fn announce(&mut self, at: usize, retry: Retry, cx: &mut Context<'_>) -> bool {
         let Some(slot) = self.legs[at].slot else {
             return self.identify(at, cx);
         };
-        if self.legs[at].is_fenced {
-            let facts = self.running().and_then(|it| it.machine.facts(slot));
+        if self.legs[at].watch.is_fenced {
+            let facts = self.expect_running().machine.facts(slot);
             if facts.is_some_and(|it| it.in_flight > 0) {
                 return false; // it ends first, and is not tried again
             }
-            self.legs[at].is_fenced = false;
+            self.legs[at].watch.is_fenced = false;
             cx.below.host.uncut(self.legs[at].config.volume);
         }
         if !self.may_be_announced(at, cx) {
             return false;
         }
-        self.legs[at].missing = Some(Missing {
-            is_reported: true,
-            ..missing
-        });
+        let announced = Absence::Announced(retry);
+        self.legs[at].returns.set_absence(announced);
         self.restack(cx.below.ask());
         let quiesce_ns = match cx.below.host.is_fenced(self.legs[at].config.volume) {
             true => 0,
             false => self.config.leg_quiesce_ns,
         };
         let fence_ns = cx.now_ns.saturating_add(quiesce_ns);
-        if let Some(it) = self.running() {
-            it.machine.leg_found(slot, fence_ns, cx.now_ns);
-        }
+        let machine = &mut self.expect_running().machine;
+        machine.leg_found(slot, fence_ns, cx.now_ns);
         self.check_size(at, cx.now_ns);
         true
     }
 
     /// Identifies a leg that was missing at the start by its superblocks.
     fn identify(&mut self, at: usize, cx: &mut Context<'_>) -> bool {
-        let is_unread = self.legs[at].is_unread();
-        let Some(found) = self.legs[at].found.filter(|_| !is_unread) else {
-            let due = self.legs[at].probe_at_ns <= cx.now_ns;
-            return due && self.probe(at, Purpose::Identify, cx);
+        let superblocks = &self.legs[at].superblocks;
+        let found = superblocks.found().filter(|_| !superblocks.are_unread());
+        let Some(leg) = found.map(|it| it.map(|it| it.superblock)) else {
+            let is_due = superblocks.next_ns <= cx.now_ns;
+            return is_due && self.probe(at, Purpose::Identify, cx);
         };
-        let leaves = match self.legs[at].seat {
-            Seat::LeavesWith(_, id) => Some(id),
-            Seat::Taken | Seat::Wiping(_) | Seat::Free => None,
-        };
-        let Some(it) = self.running() else {
-            return false;
-        };
+        let leaves = self.legs[at].leaves_with().map(|it| it.1);
+        let it = self.expect_running();
         let ours = it.machine.superblock();
-        let leg = found.map(|it| it.superblock);
         let is_known = |leg: &Superblock| {
             let entry = ours
                 .legs
@@ -485,15 +464,16 @@ impl MirrorDevice {
                 Some(format!("leg {} is there already: one is a copy", leg.slot))
             }
             Ok(leg) => {
-                it.places[usize::from(leg.slot)] = Some(at as u8);
-                let config = &self.legs[at].config;
-                let (distance, throughput) = (config.distance, config.throughput);
-                if let Some(it) = self.running() {
-                    it.reads.set_leg(leg.slot, distance, throughput);
-                }
-                self.legs[at].slot = Some(leg.slot);
-                self.legs[at].set_seat(Seat::Taken);
-                self.legs[at].admin_offline = self.is_admin_offline(leg.slot);
+                let slot = leg.slot;
+                it.places[usize::from(slot)] = Some(at as u8);
+                let is_offline = admin_offline(&it.machine.properties()).has(slot);
+                let leg = &mut self.legs[at];
+                let (distance, throughput) = (leg.config.distance, leg.config.throughput);
+                leg.slot = Some(slot);
+                leg.set_seat(Seat::Taken);
+                leg.returns.admin_offline = is_offline;
+                let reads = &mut self.expect_running().reads;
+                reads.set_leg(slot, distance, throughput);
                 None
             }
             Err(why) => Some(format!("{why}")),
@@ -501,8 +481,7 @@ impl MirrorDevice {
         if let Some(why) = why {
             let (name, leg) = (&self.config.name, &mut self.legs[at]);
             let line = format!("{name}: {}: {why}", leg.config.name);
-            leg.unfit = Some(why);
-            leg.missing = None;
+            leg.returns.refuse(why);
             cx.events.push_back(HostEvent::Warning(cx.number, line));
         }
         true

@@ -6,7 +6,7 @@
 //! memory until it ends, and the late result is discarded: the leg is read again (by `start`, or
 //! by `news` while the mirror runs), at a start not before the pause of a refused one is over. A
 //! leg whose superblocks both fail to be read is left out of the start and read again afterwards.
-use super::device::{Context, MirrorDevice, Phase, Purpose};
+use super::device::{Context, MirrorDevice, Phase};
 use super::start::TRY_AGAIN_NS;
 use super::table::{Entry, Task};
 use crate::host::{Hints, HostEvent, IoOp};
@@ -15,6 +15,8 @@ use crate::machine::Span;
 use alloc::format;
 use mirror::copies::{Chosen, NoLeg, read_copies};
 use mirror::layout::COPIES_AT;
+use mirror::machine::Ticket;
+use mirror::ownership::{self, Known, LegRead};
 use mirror::superblock::SUPERBLOCK_BYTES;
 use multipath::Outcome;
 
@@ -23,26 +25,152 @@ pub(super) const BLOCK: u32 = SUPERBLOCK_BYTES as u32;
 
 /// A read of a leg's superblocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Probe {
+struct Probe {
     span: Span,
     waits: u8,
     read: [bool; 2],
     failed: Option<Outcome>,
     purpose: Purpose,
     since_ns: u64,
-    /// The start does not wait for it any more.
-    late: bool,
 }
 
-impl Probe {
-    /// When it began, ns.
-    pub fn since_ns(&self) -> u64 {
-        self.since_ns
+/// Why a leg's superblocks are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// To learn which leg it is.
+    Identify,
+    /// For the acquisition, by number among the legs acquired.
+    Acquire(usize),
+    /// For the state machine.
+    Machine(Ticket),
+}
+
+/// Whether a leg's superblocks are being read.
+#[derive(Clone, Copy, Debug, Default)]
+enum Reading {
+    #[default]
+    No,
+    Yes(Probe),
+    /// The read takes longer than a start waits for legs: its result is discarded.
+    Late(Probe),
+}
+
+/// Result of the last read of a leg's superblocks.
+#[derive(Debug, Default)]
+enum Found {
+    #[default]
+    Unknown,
+    Current(Result<Chosen, NoLeg>),
+    /// It was read for a start that was refused: it is read again before the next one.
+    Outdated(Result<Chosen, NoLeg>),
+}
+
+/// A leg's superblocks, as far as they were read and written.
+#[derive(Debug, Default)]
+pub(super) struct LegSuperblocks {
+    reading: Reading,
+    found: Found,
+    /// When they may be read next, ns.
+    pub next_ns: u64,
+    /// How the last write of the owner's record failed, for which the leg is left out.
+    pub unwritten: Option<Outcome>,
+}
+
+impl LegSuperblocks {
+    /// The superblock that was read last, or why there is none; `None`: nothing is known.
+    pub fn found(&self) -> Option<&Result<Chosen, NoLeg>> {
+        match &self.found {
+            Found::Unknown => None,
+            Found::Current(found) | Found::Outdated(found) => Some(found),
+        }
     }
 
-    /// Whether it takes longer than legs are waited for.
-    pub fn is_late(&self) -> bool {
-        self.late
+    /// The superblock that was read last, if it is one.
+    pub fn chosen(&self) -> Option<&Chosen> {
+        self.found()?.as_ref().ok()
+    }
+
+    pub fn set_found(&mut self, found: Result<Chosen, NoLeg>) {
+        self.found = Found::Current(found);
+    }
+
+    pub fn forget(&mut self) {
+        self.found = Found::Unknown;
+    }
+
+    /// They have to be read again before the next start.
+    pub fn outdate(&mut self) {
+        self.found = match core::mem::take(&mut self.found) {
+            Found::Current(found) => Found::Outdated(found),
+            other => other,
+        };
+    }
+
+    /// Whether they failed to be read: a start goes on without the leg, and a mirror that runs
+    /// reads them again.
+    pub fn are_unread(&self) -> bool {
+        self.found() == Some(&Err(NoLeg::Unreadable))
+    }
+
+    /// Whether a read is under way.
+    pub fn are_read(&self) -> bool {
+        !matches!(self.reading, Reading::No)
+    }
+
+    /// Whether a read is under way for longer than legs are waited for.
+    pub fn are_late(&self) -> bool {
+        matches!(self.reading, Reading::Late(_))
+    }
+
+    /// The read, for the decision of a start; `is_here`: the leg has a device.
+    pub fn read_state(&self, is_here: bool) -> LegRead {
+        let known = match self.found {
+            Found::Unknown => Known::No,
+            Found::Outdated(_) => Known::Outdated,
+            Found::Current(_) => Known::Yes,
+        };
+        let reading = match self.reading {
+            Reading::Late(_) => ownership::Reading::Late,
+            Reading::Yes(probe) => ownership::Reading::Since(probe.since_ns),
+            Reading::No if !is_here => ownership::Reading::Unreachable,
+            Reading::No => ownership::Reading::Due(self.next_ns),
+        };
+        LegRead { known, reading }
+    }
+
+    fn begin(&mut self, probe: Probe) {
+        assert!(!self.are_read(), "superblocks are read twice: {probe:?}");
+        self.reading = Reading::Yes(probe);
+    }
+
+    /// A read takes too long: it is not waited for any more.
+    fn give_up(&mut self) {
+        let Reading::Yes(probe) = self.reading else {
+            unreachable!("given up: {:?}", self.reading);
+        };
+        self.reading = Reading::Late(probe);
+        self.forget();
+    }
+
+    /// Notes that one superblock was read. Returns the read and whether it is late, once both
+    /// were.
+    fn copy_read(&mut self, copy: u8, outcome: Outcome) -> Option<(Probe, bool)> {
+        let is_late = self.are_late();
+        let (Reading::Yes(probe) | Reading::Late(probe)) = &mut self.reading else {
+            unreachable!("a leg keeps its place until its read has ended");
+        };
+        probe.waits -= 1;
+        probe.read[usize::from(copy)] = outcome.is_done();
+        // An error of one copy's medium is no failure of the leg.
+        if !outcome.is_done() && outcome != Outcome::MediaError {
+            probe.failed = Some(outcome);
+        }
+        let probe = *probe;
+        if probe.waits > 0 {
+            return None;
+        }
+        self.reading = Reading::No;
+        Some((probe, is_late))
     }
 }
 
@@ -51,13 +179,11 @@ impl MirrorDevice {
     pub(super) fn give_up_late_probes(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         for at in 0..self.legs.len() {
-            let due_ns = self.probe_until(at);
-            let leg = &mut self.legs[at];
-            let Some(probe) = leg.probe.as_mut().filter(|_| due_ns <= cx.now_ns) else {
+            if self.probe_until(at) > cx.now_ns {
                 continue;
-            };
-            probe.late = true;
-            (leg.found, leg.is_outdated) = (None, false);
+            }
+            let leg = &mut self.legs[at];
+            leg.superblocks.give_up();
             let line = format!(
                 "{}: {}: it doesn't answer, and is not waited for any more",
                 self.config.name, leg.config.name
@@ -73,14 +199,13 @@ impl MirrorDevice {
         let Some(span) = self.scratch.take(2 * BLOCK) else {
             return false;
         };
-        self.legs[at].probe = Some(Probe {
+        self.legs[at].superblocks.begin(Probe {
             span,
             waits: 2,
             read: [false; 2],
             failed: None,
             purpose,
             since_ns: cx.now_ns,
-            late: false,
         });
         for copy in 0..2_u8 {
             let part = Span {
@@ -114,34 +239,19 @@ impl MirrorDevice {
         outcome: Outcome,
         cx: &mut Context<'_>,
     ) {
-        let Some(probe) = &mut self.legs[at].probe else {
-            unreachable!("a leg keeps its place until its read has ended");
+        let superblocks = &mut self.legs[at].superblocks;
+        let Some((probe, is_late)) = superblocks.copy_read(copy, outcome) else {
+            return; // the other one is still being read
         };
-        probe.waits -= 1;
-        probe.read[usize::from(copy)] = outcome.is_done();
-        // An error of one copy's medium is no failure of the leg.
-        if !outcome.is_done() && outcome != Outcome::MediaError {
-            probe.failed = Some(outcome);
-        }
-        if probe.waits > 0 {
-            return;
-        }
-        let probe = *probe;
-        self.legs[at].probe = None;
-        if probe.late {
+        if is_late {
             self.scratch.give_back(probe.span);
             let due_ns = match &self.phase {
                 Phase::Running(_) => 0,
                 // A start was refused for it: one that is slow each time is not asked all the time.
                 _ => probe.since_ns.saturating_add(TRY_AGAIN_NS),
             };
-            let pause_ns = if probe.failed.is_some() {
-                LEG_RETRY_NS
-            } else {
-                0
-            };
-            let again_ns = cx.now_ns.saturating_add(pause_ns);
-            self.legs[at].probe_at_ns = due_ns.max(again_ns);
+            let pause_ns = probe.failed.map_or(0, |_| LEG_RETRY_NS);
+            superblocks.next_ns = due_ns.max(cx.now_ns.saturating_add(pause_ns));
             self.needs_turn = true;
             return;
         }
@@ -185,18 +295,16 @@ impl MirrorDevice {
         let leg = &mut self.legs[at];
         match purpose {
             Purpose::Identify => {
+                let it = &mut leg.superblocks;
                 match found {
-                    Ok(found) => {
-                        (leg.found, leg.is_outdated) = (Some(found), false);
-                        if leg.is_unread() {
-                            leg.probe_at_ns = cx.now_ns.saturating_add(LEG_RETRY_NS);
-                        }
-                    }
+                    Ok(found) => it.set_found(found),
                     Err(_) => {
-                        (leg.found, leg.is_outdated) = (None, false);
-                        leg.probe_at_ns = cx.now_ns.saturating_add(LEG_RETRY_NS);
+                        it.forget();
                         self.needs_turn = true;
                     }
+                }
+                if found.is_err() || it.are_unread() {
+                    it.next_ns = cx.now_ns.saturating_add(LEG_RETRY_NS);
                 }
                 self.settle_leaving(at, cx);
             }
@@ -216,7 +324,7 @@ impl MirrorDevice {
             }
             Purpose::Machine(ticket) => {
                 if found == Err(Outcome::CutShort) {
-                    leg.extent.note_cut();
+                    leg.returns.extent.note_cut();
                 }
                 if let Phase::Running(it) = &mut self.phase {
                     match found {

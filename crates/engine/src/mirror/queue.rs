@@ -3,34 +3,74 @@ use super::device::{Context, MirrorDevice, Phase};
 use super::holes::Run;
 use super::requests::Part;
 use super::table::{Entry, Task};
-use crate::host::{Io, IoDone, IoOp, SubmitError};
+use crate::host::{Io, IoOp, NO_PATH, SubmitError};
+use alloc::collections::VecDeque;
 use block::Issuer;
+use mirror::limits::LEGS_MAX;
 use multipath::Outcome;
 
-impl MirrorDevice {
+/// Requests to legs that are not in the host's hands.
+pub(super) struct RequestQueue {
+    /// Reads and writes of superblocks that wait for room in the host, oldest first. Nothing else
+    /// is submitted before them, or leases would end while data is written (T54).
+    urgent: VecDeque<(Entry, Io)>,
+    /// Other requests that wait for room in the host, oldest first (T6); it grows only then. Data
+    /// I/O waits in its leg's `depth` instead.
+    held: VecDeque<(Entry, Io)>,
+    /// Requests that ended when they were submitted, or were not submitted. They are handled later
+    /// in the turn, so that the end of a request never recurses into the next.
+    ended: VecDeque<(Entry, Outcome)>,
+}
+
+impl RequestQueue {
+    /// For a host with room for so many requests.
+    pub fn new(room: usize) -> Self {
+        Self {
+            urgent: VecDeque::with_capacity(2 * LEGS_MAX),
+            held: VecDeque::with_capacity(2 * LEGS_MAX),
+            ended: VecDeque::with_capacity(room.min(1 << 16)),
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        let waiting = self.urgent.iter().chain(&self.held).map(|it| &it.0);
+        waiting.chain(self.ended.iter().map(|it| &it.0))
+    }
+
     /// Whether requests wait for room in the host.
     pub fn lacks_room(&self) -> bool {
         !(self.urgent.is_empty() && self.held.is_empty())
     }
 
+    fn pop_waiting(&mut self) -> Option<(Entry, Io)> {
+        self.urgent.pop_front().or_else(|| self.held.pop_front())
+    }
+
+    fn end(&mut self, entry: Entry, outcome: Outcome) {
+        self.ended.push_back((entry, outcome));
+    }
+}
+
+impl MirrorDevice {
     /// Submits a request to a leg. Without room in the host it waits.
     pub(super) fn submit_or_hold(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) {
-        if self.lacks_room() || !self.try_submit(entry, io, cx) {
-            self.held.push_back((entry, io));
+        if self.queue.lacks_room() || !self.try_submit(entry, io, cx) {
+            self.queue.held.push_back((entry, io));
         }
     }
 
     /// Submits a read or write of a superblock, before all other requests that wait.
     pub(super) fn submit_urgent(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) {
-        if !self.urgent.is_empty() || !self.try_submit(entry, io, cx) {
-            self.urgent.push_back((entry, io));
+        if !self.queue.urgent.is_empty() || !self.try_submit(entry, io, cx) {
+            self.queue.urgent.push_back((entry, io));
         }
     }
 
     /// Submits data I/O or a user's flush to a leg, in order. Beyond the leg's window, or without
     /// room, it waits (T54).
     pub(super) fn submit_data(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) {
-        let room = !self.lacks_room();
+        let room = !self.queue.lacks_room();
         let interval_ns = self.heartbeat_interval_ns();
         let depth = &mut self.legs[usize::from(entry.leg)].depth;
         if let Some((entry, io)) = depth.admit((entry, io), room, interval_ns, cx.now_ns) {
@@ -46,18 +86,19 @@ impl MirrorDevice {
         for at in 0..self.legs.len() {
             while let Some(first) = self.legs[at].depth.first() {
                 // The mirror stops, or the leg has left or is fenced: its requests end unsubmitted.
-                let needless = self.is_needless(first) || self.legs[at].is_fenced;
+                let needless = self.is_needless(first) || self.legs[at].watch.is_fenced;
                 if needless || !runs {
-                    let outcome = match runs {
-                        true => Outcome::PathError,
-                        false => Outcome::Stopped,
+                    let outcome = if runs {
+                        Outcome::PathError
+                    } else {
+                        Outcome::Stopped
                     };
                     let dropped = self.legs[at].depth.drop_first();
-                    self.ended_early.extend(dropped.map(|it| (it.0, outcome)));
+                    self.queue.ended.extend(dropped.map(|it| (it.0, outcome)));
                     any = true;
                     continue;
                 }
-                if self.lacks_room() {
+                if self.queue.lacks_room() {
                     break;
                 }
                 let leg = &mut self.legs[at];
@@ -74,16 +115,29 @@ impl MirrorDevice {
 
     pub(super) fn submit_held(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
-        while let Some((entry, io)) = self.urgent.front().or(self.held.front()).copied() {
+        let first = |it: &RequestQueue| it.urgent.front().or(it.held.front()).copied();
+        while let Some((entry, io)) = first(&self.queue) {
             if self.is_needless(&entry) {
-                self.ended_early.push_back((entry, Outcome::PathError));
+                self.queue.end(entry, Outcome::PathError);
             } else if !self.try_submit(entry, io, cx) {
                 break;
             }
-            if self.urgent.pop_front().is_none() {
-                self.held.pop_front();
-            }
+            self.queue.pop_waiting();
             any = true;
+        }
+        any
+    }
+
+    /// Handles the ends of requests that were not submitted. Returns whether there were any.
+    pub(super) fn end_early(&mut self, cx: &mut Context<'_>) -> bool {
+        let any = !self.queue.ended.is_empty();
+        while let Some((entry, outcome)) = self.queue.ended.pop_front() {
+            let part = Part {
+                outcome,
+                path: NO_PATH,
+                latency_ns: 0,
+            };
+            self.leg_ended(&entry, &part, cx);
         }
         any
     }
@@ -109,25 +163,25 @@ impl MirrorDevice {
         };
         let cookie = Issuer::Device(key).to_cookie();
         let io = Io { cookie, ..io };
-        if self.is_fenced_off(&entry) {
-            cx.table.take(key);
-            self.ended_early.push_back((entry, Outcome::PathError));
-            return true;
-        }
-        let submitted = cx.below.submit(&io, Some(entry.hints), cx.now_ns);
-        let outcome = match submitted {
-            Ok(()) => return true,
-            Err(SubmitError::Full) => {
-                cx.table.take(key);
-                return false;
+        let refused = if self.is_fenced_off(&entry) {
+            Some(Outcome::PathError)
+        } else {
+            match cx.below.submit(&io, Some(entry.hints), cx.now_ns) {
+                Ok(()) => None,
+                Err(SubmitError::Full) => {
+                    cx.table.take(key);
+                    return false;
+                }
+                Err(SubmitError::NotReady) if cx.below.host.is_stopping() => Some(Outcome::Stopped),
+                Err(SubmitError::NotReady) => Some(Outcome::PathError),
+                Err(SubmitError::Range) => Some(Outcome::Invalid),
+                Err(SubmitError::PastEnd { .. }) => Some(Outcome::PastEnd),
             }
-            Err(SubmitError::NotReady) if cx.below.host.is_stopping() => Outcome::Stopped,
-            Err(SubmitError::NotReady) => Outcome::PathError,
-            Err(SubmitError::Range) => Outcome::Invalid,
-            Err(SubmitError::PastEnd { .. }) => Outcome::PastEnd,
         };
-        cx.table.take(key);
-        self.ended_early.push_back((entry, outcome));
+        if let Some(outcome) = refused {
+            cx.table.take(key);
+            self.queue.end(entry, outcome);
+        }
         true
     }
 
@@ -138,20 +192,11 @@ impl MirrorDevice {
             Task::Probe(_) | Task::Acquire(_) | Task::Wipe => true,
             Task::Io(_) | Task::Pages(_) | Task::Compare(..) | Task::Run(_) => false,
         };
-        self.legs[usize::from(entry.leg)].is_fenced && !is_heartbeat
+        self.legs[usize::from(entry.leg)].watch.is_fenced && !is_heartbeat
     }
 
     /// Handles the end of a request to a leg.
-    pub(super) fn leg_ended(&mut self, entry: &Entry, done: &IoDone, cx: &mut Context<'_>) {
-        let done = Part {
-            outcome: done.outcome,
-            path: done.path,
-            latency_ns: done.latency_ns,
-        };
-        self.ended(entry, &done, cx);
-    }
-
-    pub(super) fn ended(&mut self, entry: &Entry, done: &Part, cx: &mut Context<'_>) {
+    pub(super) fn leg_ended(&mut self, entry: &Entry, done: &Part, cx: &mut Context<'_>) {
         let outcome = done.outcome;
         let at = usize::from(entry.leg);
         self.legs[at].depth.answered(outcome, cx.now_ns);

@@ -85,8 +85,9 @@ impl MirrorDevice {
     /// Once a turn: whether some path was found since.
     pub(super) fn inspect_bounds(&mut self, host: &HostEngine, now_ns: u64) {
         let found = host.paths_found();
-        if core::mem::replace(&mut self.paths_found, found) == found {
-            return;
+        let it = self.expect_running();
+        if core::mem::replace(&mut it.paths_found, found) == found {
+            return; // the bounds are as before
         }
         let slots = self
             .legs
@@ -107,7 +108,7 @@ impl MirrorDevice {
             Err(why) => {
                 let line = format!("{}: {why}", self.config.name);
                 let leg = &mut self.legs[at];
-                (leg.unfit, leg.missing) = (Some(why), None);
+                leg.returns.refuse(why);
                 cx.events.push_back(HostEvent::Warning(cx.number, line));
                 false
             }

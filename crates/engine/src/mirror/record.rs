@@ -10,6 +10,7 @@
 //! A start for which a leg is missing that had everything asks for the record, once per decision,
 //! and is decided by it ([`decide`]); unless the leg comes meanwhile, or a user says what to do.
 use super::device::{Context, MirrorDevice, Phase};
+use super::dispatch::Running;
 use super::messages;
 use super::types::RecordRequest;
 use crate::host::HostEvent;
@@ -34,6 +35,41 @@ pub(super) enum Asked {
     Answered(Evidence),
 }
 
+/// The record of a mirror that runs.
+pub(super) struct LineageRecord {
+    /// The event of the committed state by which it was last looked at.
+    event: u64,
+    /// What was handed over last.
+    last: Option<Record>,
+    /// Until then a stop waits for the program to keep it, ns.
+    until_ns: Option<u64>,
+}
+
+impl LineageRecord {
+    /// Of a mirror that begins with this event.
+    pub fn new(event: u64) -> Self {
+        Self {
+            event,
+            last: None,
+            until_ns: None,
+        }
+    }
+
+    /// Whether a stop still waits for the program to keep it.
+    pub fn is_awaited(&self, now_ns: u64) -> bool {
+        self.until_ns.is_some_and(|at_ns| now_ns < at_ns)
+    }
+
+    pub fn until_ns(&self) -> Option<u64> {
+        self.until_ns
+    }
+
+    /// It is not waited for any more.
+    pub fn give_up(&mut self) {
+        self.until_ns = None;
+    }
+}
+
 pub(super) fn superblocks(given: &[Result<Chosen, NoLeg>]) -> Vec<Result<Superblock, NoLeg>> {
     given.iter().map(|it| it.map(|it| it.superblock)).collect()
 }
@@ -45,9 +81,9 @@ impl MirrorDevice {
         if of.gone_wait_ns.is_none() && of.outdated_wait_ns.is_none() {
             return usual;
         }
-        let found = self.legs.iter().filter_map(|leg| leg.found);
-        let found: Vec<_> = found.collect();
-        let wait_ns = match missing(&superblocks(&found)) {
+        let found = self.legs.iter().filter_map(|leg| leg.superblocks.found());
+        let found: Vec<_> = found.map(|it| it.map(|it| it.superblock)).collect();
+        let wait_ns = match missing(&found) {
             Some(Missing::Gone) => of.gone_wait_ns,
             Some(Missing::Outdated) => of.outdated_wait_ns,
             Some(Missing::InSync) | None => None,
@@ -64,13 +100,11 @@ impl MirrorDevice {
         if !self.needs_record(given) {
             return false;
         }
-        let given = superblocks(given);
-        let mut legs = given.iter().filter_map(|it| it.ok());
-        let Some(leg) = legs.next() else {
-            return false;
+        let Some(leg) = given.iter().flatten().next() else {
+            unreachable!("legs are missing of a mirror of which none is there");
         };
-        self.evidence = Asked::Yes;
-        let request = RecordRequest::Read(leg.mirror);
+        let request = RecordRequest::Read(leg.superblock.mirror);
+        self.expect_starting().evidence = Asked::Yes;
         let event = HostEvent::Record(cx.number, request);
         cx.events.push_back(event);
         true
@@ -79,7 +113,7 @@ impl MirrorDevice {
     /// Whether the decision depends on the record, and it was not asked for.
     pub(super) fn needs_record(&self, given: &[Result<Chosen, NoLeg>]) -> bool {
         let may = self.config.degraded.permission == Permission::On;
-        may && self.evidence == Asked::No && self.is_incomplete(given)
+        may && self.evidence() == Asked::No && self.is_incomplete(given)
     }
 
     /// Whether legs are missing that no user has told to go on without.
@@ -95,13 +129,22 @@ impl MirrorDevice {
     /// Whether the decision waits for the record: not if the legs have come, or a user has said
     /// what to do.
     pub(super) fn waits_for_evidence(&self) -> bool {
-        self.evidence == Asked::Yes && self.is_incomplete(&self.given().1)
+        self.evidence() == Asked::Yes && self.is_incomplete(&self.given().1)
     }
 
-    /// The program has answered.
+    fn evidence(&self) -> Asked {
+        match &self.phase {
+            Phase::Starting(it) => it.evidence,
+            Phase::Running(_) | Phase::Over(_) => Asked::No,
+        }
+    }
+
+    /// The program has answered. It may have been asked for a start that is decided by now.
     pub(super) fn handle_evidence(&mut self, evidence: Evidence) {
-        if self.evidence == Asked::Yes {
-            self.evidence = Asked::Answered(evidence);
+        if let Phase::Starting(it) = &mut self.phase
+            && it.evidence == Asked::Yes
+        {
+            it.evidence = Asked::Answered(evidence);
         }
     }
 
@@ -133,7 +176,7 @@ impl MirrorDevice {
             return Err((refusal, None));
         }
         let permission = self.config.degraded.permission;
-        let evidence = match self.evidence {
+        let evidence = match self.evidence() {
             Asked::Answered(evidence) => evidence,
             // A leg was lost while it was acquired: the record is asked for when it is tried again.
             Asked::No | Asked::Yes if permission == Permission::On => return Err((refusal, None)),
@@ -156,7 +199,6 @@ impl MirrorDevice {
     ) {
         let given = superblocks(given);
         let plain = assemble(&given, Wishes::default());
-        self.evidence = Asked::No;
         let is_forced = wishes != Wishes::default() && plain.is_err();
         // Where nothing may be written the legs don't show this run.
         let is_owner = given.iter().flatten().all(|it| it.features.read_only == 0);
@@ -166,7 +208,7 @@ impl MirrorDevice {
             && !is_forced
         {
             let record = it.machine.lineage_record();
-            it.recorded.1 = Some(record);
+            it.record.last = Some(record);
             let has_all = matches!(&plain, Ok(it) if it.absent.is_empty());
             let request = RecordRequest::Started(record, has_all);
             cx.events.push_back(HostEvent::Record(cx.number, request));
@@ -187,8 +229,8 @@ impl MirrorDevice {
     pub(super) fn keep_lineage(&mut self, cx: &mut Context<'_>) {
         let it = self.expect_running();
         let record = it.machine.lineage_record();
-        it.recorded.1 = Some(record);
-        it.record_until_ns = cx.now_ns.saturating_add(RECORD_WAIT_NS);
+        it.record.last = Some(record);
+        it.record.until_ns = Some(cx.now_ns.saturating_add(RECORD_WAIT_NS));
         let request = RecordRequest::Keep(record);
         let event = HostEvent::Record(cx.number, request);
         cx.events.push_back(event);
@@ -196,12 +238,10 @@ impl MirrorDevice {
 
     /// The mirror has stopped: says so if the lineage that was to begin did not. The program may
     /// not have written its record yet, and does so before it hears this.
-    pub(super) fn withdraw_lineage(&self, cx: &mut Context<'_>) {
-        let Phase::Running(it) = &self.phase else {
-            return;
-        };
+    pub(super) fn withdraw_lineage(&mut self, cx: &mut Context<'_>) {
+        let it = self.expect_running();
         let proposed = it.machine.superblock().history.current().id;
-        if let Some(record) = it.recorded.1.filter(|it| it.lineage != proposed) {
+        if let Some(record) = it.record.last.filter(|it| it.lineage != proposed) {
             let request = RecordRequest::NeverBegan(record);
             let event = HostEvent::Record(cx.number, request);
             cx.events.push_back(event);
@@ -211,22 +251,23 @@ impl MirrorDevice {
     /// Hands over the record of the committed state, if other legs are in sync in it than in the
     /// one before, or it is that of a clean stop.
     pub(super) fn keep_record(&mut self, cx: &mut Context<'_>) {
-        let Phase::Running(it) = &mut self.phase else {
-            return;
-        };
-        let event = it.machine.committed().event;
-        if it.recorded.0 == event || !self.config.degraded.records {
-            return;
+        let keeps = self.config.degraded.records;
+        let Running {
+            machine,
+            record: kept,
+            ..
+        } = self.expect_running();
+        let event = machine.committed().event;
+        let is_news = core::mem::replace(&mut kept.event, event) != event;
+        if !is_news || !keeps {
+            return; // nobody reads it, or it says that already
         }
-        it.recorded.0 = event;
-        let record = it.machine.lineage_record();
+        let record = machine.lineage_record();
         let what = |of: &Record| (of.lineage, of.in_sync, of.clean, of.run);
-        if it.recorded.1.as_ref().map(what) == Some(what(&record)) {
-            return;
+        if kept.last.as_ref().map(what) != Some(what(&record)) {
+            kept.last = Some(record);
+            let request = RecordRequest::Keep(record);
+            cx.events.push_back(HostEvent::Record(cx.number, request));
         }
-        it.recorded.1 = Some(record);
-        let request = RecordRequest::Keep(record);
-        let event = HostEvent::Record(cx.number, request);
-        cx.events.push_back(event);
     }
 }

@@ -1,14 +1,13 @@
 //! How a mirror is doing, and what is asked of it by hand.
-use super::device::{MirrorDevice, Phase};
-use super::leg::{BadRoom, LegDevice, Missing, Seat};
+use super::device::{Life, MirrorDevice, Phase};
+use super::leg::{BadRoom, LegDevice};
 use super::messages;
 use super::names::slot_of;
 use super::reads::for_mirror;
-use super::sizes::{LegFile, LegSize};
-use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
+use super::sizes::LegSize;
+use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport};
 use crate::devices::{BackEnds, BackEndsMut};
 use crate::host::HostEngine;
-use crate::limits::{LEG_HANGS_NS, LEG_RETRY_NS};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -88,7 +87,7 @@ impl MirrorDevice {
         let changing = running.map(|it| it.machine.changing_legs());
         let (adding, removing) = changing.map_or((0, 0), |it| (it.0.0, it.1.0));
         MirrorReport {
-            state: self.state.clone(),
+            state: self.state(),
             not_begun: self.orders.not_begun.clone(),
             refusals: self.refusal.count,
             other_name: self.refusal.other_name,
@@ -155,7 +154,7 @@ impl MirrorDevice {
 
     /// Whether it was told to stop, or has, and was not begun anew.
     pub fn is_stopped(&self) -> bool {
-        self.stopping || matches!(self.phase, Phase::Over)
+        self.is_stopping() || matches!(self.phase, Phase::Over(_))
     }
 
     /// Whether it runs and a leg in sync has a usable path.
@@ -167,23 +166,26 @@ impl MirrorDevice {
             let facts = leg.slot.and_then(|slot| it.machine.facts(slot));
             facts.is_some_and(|facts| facts.in_sync) && below.is_usable(leg.device())
         };
-        !self.stopping && !it.frozen && self.legs.iter().any(is_usable)
+        !self.is_stopping() && !it.frozen && self.legs.iter().any(is_usable)
     }
 
     fn leg(&self, leg: &LegDevice, below: BackEnds<'_>) -> LegReport {
-        let running = match &self.phase {
-            Phase::Running(it) => Some(it),
-            _ => None,
+        let (running, last) = match &self.phase {
+            Phase::Running(it) => (Some(it), None),
+            Phase::Over(last) => (None, last.as_deref()),
+            Phase::Starting(_) => (None, None),
         };
         let facts = leg.slot.and_then(|slot| running?.machine.facts(slot));
-        let said = leg.slot.and_then(|slot| {
-            let legs = &running?.machine.superblock().legs;
-            Some(legs.get(usize::from(slot))?.as_ref()?.state)
-        });
+        let state_in = |superblock: Option<&Superblock>| {
+            let entry = superblock?.legs.get(usize::from(leg.slot?))?.as_ref();
+            Some(entry?.state)
+        };
+        let said = state_in(running.map(|it| it.machine.superblock()));
         let reachable = leg.info.is_some() && below.is_usable(leg.device());
-        let found = leg.found.as_ref().map(Result::as_ref);
+        let (superblocks, returns) = (&leg.superblocks, &leg.returns);
+        let found = superblocks.found().map(Result::as_ref);
         let part = facts.is_some_and(|it| it.in_sync || it.rebuilding);
-        let unwritten = leg.unwritten.filter(|_| !part);
+        let unwritten = superblocks.unwritten.filter(|_| !part);
         let status = match (found, said, facts) {
             (None, ..) if unwritten.is_some() => LegStatus::Unusable,
             (None, ..) => LegStatus::Missing,
@@ -194,39 +196,38 @@ impl MirrorDevice {
             (_, Some(_), _) => LegStatus::Stale,
             (Some(Ok(_)), None, _) if running.is_some() => LegStatus::Unusable,
             (Some(Ok(found)), None, _) => {
-                match leg.last.or(found.superblock.leg().map(|it| it.state)) {
+                match state_in(last).or(found.superblock.leg().map(|it| it.state)) {
                     Some(EntryState::InSync) => LegStatus::InSync,
                     Some(EntryState::Rebuilding(_)) => LegStatus::Rebuilding,
                     _ => LegStatus::Stale,
                 }
             }
         };
-        let why = match (&leg.unfit, found, leg.missing.and_then(|it| it.outcome)) {
+        let left_for = returns.retry().and_then(|it| it.outcome);
+        let why = match (&returns.unfit, found, left_for) {
             _ if facts.is_some_and(|it| it.leaving) => {
                 Some("it is leaving: that is not on the other legs yet, and writes wait".into())
             }
-            _ if leg.admin_offline => Some("it was taken out, until it is restored".into()),
-            _ if leg.extent.left_for_cut() => Some(messages::CUT_SHORT.into()),
+            _ if returns.admin_offline => Some("it was taken out, until it is restored".into()),
+            _ if returns.extent.left_for_cut() => Some(messages::CUT_SHORT.into()),
             _ if let Some(end) = facts.and_then(|it| it.cut_end) => Some(messages::cut_at(
                 &self.config.name,
                 end,
-                leg.extent.is_too_small(),
+                returns.extent.is_too_small(),
             )),
             _ if facts.is_some_and(|it| it.cut_short) => Some(messages::CUT_AND_LAST.into()),
-            _ if status == LegStatus::Stale && leg.extent.size != LegSize::Enough => {
+            _ if status == LegStatus::Stale && returns.extent.size != LegSize::Enough => {
                 self.why_small(leg)
             }
             _ if facts.is_some_and(|it| it.is_stuck()) => facts.map(|it| messages::stuck(it.stuck)),
-            _ if leg.bad_room != BadRoom::Enough
+            _ if returns.bad_room != BadRoom::Enough
                 && !facts.is_some_and(|it| it.in_sync || it.rebuilding) =>
             {
                 Some(self.full(leg))
             }
             (Some(why), ..) => Some(why.clone()),
             (None, Some(Err(why)), _) => Some(why.to_string()),
-            (None, None, _) if leg.probe.is_some_and(|it| it.is_late()) => {
-                Some("it doesn't answer".into())
-            }
+            (None, None, _) if superblocks.are_late() => Some("it doesn't answer".into()),
             (None, _, _) if !reachable => Some("none of its paths can be used".into()),
             (None, ..) if let Some(outcome) = unwritten => Some(messages::unwritable(outcome)),
             (None, _, Some(outcome)) if status == LegStatus::Stale => {
@@ -245,10 +246,7 @@ impl MirrorDevice {
         };
         // Before it runs, which one it is by what it says itself.
         let says = found.and_then(Result::ok).map(|it| it.superblock.slot);
-        let leaves = match leg.seat {
-            Seat::LeavesWith(slot, _) => Some(slot),
-            Seat::Taken | Seat::Wiping(_) | Seat::Free => None,
-        };
+        let leaves = leg.leaves_with().map(|it| it.0);
         LegReport {
             name: leg.config.name.clone(),
             uris: leg.config.uris.clone(),
@@ -257,11 +255,11 @@ impl MirrorDevice {
             slot: leg.slot.or(leaves).or(says.filter(|_| running.is_none())),
             status,
             reachable,
-            admin_offline: leg.admin_offline,
-            cut_short: leg.extent.left_for_cut(),
-            small: leg.extent.size == LegSize::Small,
-            stuck: leg.bad_room == BadRoom::Stuck,
-            due: leg.is_due(),
+            admin_offline: returns.admin_offline,
+            cut_short: returns.extent.left_for_cut(),
+            small: returns.extent.size == LegSize::Small,
+            stuck: returns.bad_room == BadRoom::Stuck,
+            due: returns.is_due(),
             why,
             facts,
             counters: leg.counters,
@@ -290,7 +288,7 @@ impl MirrorDevice {
                 }
                 return Ok(());
             }
-            MirrorOrder::Assemble(_) if matches!(self.phase, Phase::Over) => {
+            MirrorOrder::Assemble(_) if matches!(self.phase, Phase::Over(_)) => {
                 return Err("it was stopped, and not begun anew".into());
             }
             MirrorOrder::Assemble(wishes) => {
@@ -299,7 +297,8 @@ impl MirrorDevice {
                     it.force();
                 }
                 // Each is asked now, whatever it is to wait for.
-                self.legs.iter_mut().for_each(|leg| leg.probe_at_ns = 0);
+                let legs = self.legs.iter_mut();
+                legs.for_each(|leg| leg.superblocks.next_ns = 0);
                 return Ok(());
             }
             MirrorOrder::Remove(slot) => return self.remove(slot, now_ns),
@@ -317,8 +316,10 @@ impl MirrorDevice {
                 return Ok(());
             }
             MirrorOrder::Stop | MirrorOrder::Leave => {
-                self.leaves |= matches!(order, MirrorOrder::Leave);
                 self.stop(now_ns);
+                if matches!(order, MirrorOrder::Leave) {
+                    self.life = Life::Leaving;
+                }
                 return Ok(());
             }
             _ => {}
@@ -363,7 +364,7 @@ impl MirrorDevice {
                 let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
                 if leg
                     .as_ref()
-                    .is_some_and(|leg| leg.extent.size == LegSize::Small)
+                    .is_some_and(|leg| leg.returns.extent.size == LegSize::Small)
                 {
                     return Err(format!("leg {slot} is still smaller than the mirror needs"));
                 }
@@ -373,7 +374,7 @@ impl MirrorDevice {
                     ));
                 }
                 if let Some(leg) = leg {
-                    leg.extent.accept();
+                    leg.returns.extent.accept();
                 }
             }
             MirrorOrder::Assemble(_)
@@ -400,21 +401,11 @@ impl MirrorDevice {
         let Some(leg) = leg else {
             return; // it is not there; when it comes, the property holds
         };
-        leg.admin_offline = offline;
-        if !offline {
-            leg.bad_room = BadRoom::Enough;
-        }
-        if offline {
-            return;
-        }
-        leg.extent.file = LegFile::Whole;
-        // One that was there at the start and could not return has never left since.
-        if leg.missing.is_none() && facts.is_some_and(|it| !it.in_sync) {
-            leg.missing = Some(Missing::since_start(now_ns));
-        }
-        if let Some(missing) = &mut leg.missing {
-            (missing.is_reported, missing.at_ns, missing.wait_ns) = (false, now_ns, LEG_RETRY_NS);
-            missing.is_requested = true;
+        match offline {
+            true => leg.returns.admin_offline = true,
+            false => leg
+                .returns
+                .restore(facts.is_some_and(|it| !it.in_sync), now_ns),
         }
     }
 
@@ -437,13 +428,14 @@ impl MirrorDevice {
 
     /// Nothing more is taken; what is under way ends.
     pub fn stop(&mut self, now_ns: u64) {
-        (self.stopping, self.needs_turn) = (true, true);
+        self.life = self.life.max(Life::Stopping);
+        self.needs_turn = true;
         match &mut self.phase {
             Phase::Running(it) => it.stop(now_ns),
-            Phase::Starting(it) if it.ownership.acquiring().is_none() => {
-                self.state = MirrorState::Stopped;
-            }
-            Phase::Starting(_) | Phase::Over => {}
+            // Nothing of it was written.
+            Phase::Starting(it) if it.ownership.acquiring().is_none() => self.end(),
+            // It stops when what becomes of the acquisition is known.
+            Phase::Starting(_) | Phase::Over(_) => {}
         }
     }
 
@@ -452,15 +444,16 @@ impl MirrorDevice {
         match &self.phase {
             // Whose mirror it is not any more has nothing to write.
             Phase::Running(it) => it.frozen || it.machine.has_lost_ownership(),
-            Phase::Starting(_) | Phase::Over => true,
+            Phase::Starting(_) | Phase::Over(_) => true,
         }
     }
 
     /// Whether it writes nothing any more, in order or because another owner has it.
     pub fn is_over(&self) -> bool {
         match self.phase {
-            Phase::Running(_) => self.stopping && self.has_stopped(),
-            Phase::Starting(_) | Phase::Over => self.state == MirrorState::Stopped,
+            Phase::Running(_) => self.is_stopping() && self.has_stopped(),
+            Phase::Starting(_) => false,
+            Phase::Over(_) => true,
         }
     }
 
@@ -486,22 +479,19 @@ impl MirrorDevice {
             let (Some(slot), volume) = (leg.slot, leg.config.volume) else {
                 continue;
             };
-            leg.hangs_ns = match below.host.hangs(volume) && it.machine.may_read(slot) {
-                true => Some(leg.hangs_ns.unwrap_or(now_ns.saturating_add(LEG_HANGS_NS))),
-                false => None,
-            };
-            if leg.hangs_ns.is_some_and(|at_ns| at_ns <= now_ns) {
-                it.machine.leg_lost(slot, now_ns);
+            let hangs = below.host.hangs(volume) && it.machine.may_read(slot);
+            if leg.watch.note_hang(hangs, now_ns) {
                 // The last one stays, and is looked at again.
-                leg.hangs_ns = Some(now_ns.saturating_add(LEG_HANGS_NS));
+                it.machine.leg_lost(slot, now_ns);
                 self.needs_turn = true;
             }
             self.needs_turn |= leg.report_spare(slot, below.ask(), &mut it.machine, now_ns);
             if !it.machine.may_read(slot) {
-                leg.given_up = below.ask().times_given_up(leg.device());
+                let given_up = below.ask().times_given_up(leg.device());
+                leg.watch.note_given_up(given_up);
             }
             let lost = below.host.lost_caches(volume);
-            let is_news = lost & !core::mem::replace(&mut leg.lost_caches, lost) != 0;
+            let is_news = leg.watch.note_lost_caches(lost);
             if lost == 0 {
                 continue;
             }

@@ -49,6 +49,16 @@ pub(super) struct Part {
     pub latency_ns: u64,
 }
 
+impl Part {
+    pub fn of(done: &IoDone) -> Self {
+        Self {
+            outcome: done.outcome,
+            path: done.path,
+            latency_ns: done.latency_ns,
+        }
+    }
+}
+
 impl Running {
     /// A user's I/O that the machine has not ended; `None`: it has, and a leg still has a part.
     fn user(&mut self, id: u32) -> Option<&mut User> {
@@ -102,9 +112,9 @@ fn part(io: &Io, range: Range) -> Span {
 impl MirrorDevice {
     /// A user's I/O.
     pub fn submit(&mut self, io: &Io, for_change: bool, now_ns: u64) -> Result<(), SubmitError> {
-        let stopping = self.stopping;
+        let is_stopping = self.is_stopping();
         match &mut self.phase {
-            Phase::Running(it) if !stopping => {
+            Phase::Running(it) if !is_stopping => {
                 let submitted = it.submit(io, for_change, now_ns);
                 self.needs_turn |= submitted.is_ok();
                 submitted

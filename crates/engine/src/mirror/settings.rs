@@ -5,7 +5,6 @@
 //! `rebuild-floor`, `rebuild-ceiling`: speed of copies in the background, bytes per second. A value
 //! that means nothing is as none; so is an empty one. Each is set by an event.
 use super::device::{MirrorDevice, Phase};
-use super::leg::Missing;
 use alloc::format;
 use alloc::string::{String, ToString};
 use mirror::limits::LEGS_MAX;
@@ -72,14 +71,6 @@ fn words(legs: Legs) -> String {
 }
 
 impl MirrorDevice {
-    /// Whether the leg of a slot returns only when told to.
-    pub(super) fn is_admin_offline(&self, slot: u8) -> bool {
-        match &self.phase {
-            Phase::Running(it) => admin_offline(&it.machine.properties()).has(slot),
-            _ => false,
-        }
-    }
-
     /// At the start: legs that the user had taken out stay so. One that has everything by what the
     /// legs say is needed.
     pub(super) fn apply_admin_offline(&mut self, now_ns: u64) {
@@ -91,7 +82,8 @@ impl MirrorDevice {
             let slot = leg.slot.filter(|&slot| offline.has(slot));
             if let Some(slot) = slot.filter(|&slot| !it.machine.may_read(slot)) {
                 it.machine.leg_lost(slot, now_ns);
-                (leg.admin_offline, leg.missing) = (true, Some(Missing::since_start(now_ns)));
+                leg.returns.admin_offline = true;
+                leg.returns.wait_since_start(now_ns);
             }
         }
     }

@@ -138,7 +138,7 @@ impl MirrorDevice {
     /// The file of a leg became shorter: `end` is the first byte that was not there; 0: that is not
     /// known.
     pub(super) fn file_cut(&mut self, at: usize, end: u64, now_ns: u64) {
-        self.legs[at].extent.set_file_end(Some(end));
+        self.legs[at].returns.extent.set_file_end(Some(end));
         self.tell_file_cut(at, now_ns);
         self.needs_turn = true;
     }
@@ -147,9 +147,9 @@ impl MirrorDevice {
     fn tell_file_cut(&mut self, at: usize, now_ns: u64) {
         let needs = self.leg_needs(&self.legs[at]);
         let leg = &mut self.legs[at];
-        let end = leg.extent.file_end();
+        let end = leg.returns.extent.file_end();
         if needs.is_some_and(|needs| end.is_some_and(|end| end >= needs)) {
-            leg.extent.set_file_end(None); // nothing of the mirror lay behind that
+            leg.returns.extent.set_file_end(None); // nothing of the mirror lay behind that
             return;
         }
         let (Some(end), Some(slot), Phase::Running(it)) = (end, leg.slot, &mut self.phase) else {
@@ -164,7 +164,7 @@ impl MirrorDevice {
         }
         it.machine.leg_resized(slot, end, now_ns);
         if !it.machine.may_read(slot) {
-            leg.extent.leave_for_cut();
+            leg.returns.extent.leave_for_cut();
         }
     }
 
@@ -179,7 +179,7 @@ impl MirrorDevice {
     /// Tells the machine of a leg that is, or was, too small; one that is large enough again may
     /// return.
     pub(super) fn check_size(&mut self, at: usize, now_ns: u64) {
-        if self.legs[at].extent.file_end().is_some() {
+        if self.legs[at].returns.extent.file_end().is_some() {
             return self.tell_file_cut(at, now_ns);
         }
         let Some(needs) = self.leg_needs(&self.legs[at]) else {
@@ -189,8 +189,8 @@ impl MirrorDevice {
         let (Some(slot), Some(info)) = (leg.slot, leg.info) else {
             return;
         };
-        let smallest = core::mem::replace(&mut leg.extent.smallest, info.bytes);
-        let before = leg.extent.size;
+        let smallest = core::mem::replace(&mut leg.returns.extent.smallest, info.bytes);
+        let before = leg.returns.extent.size;
         // Its superblock may say so of it, to an engine that has not seen it.
         let was_cut = match &self.phase {
             Phase::Running(it) => it.machine.was_cut(slot),
@@ -198,23 +198,24 @@ impl MirrorDevice {
         };
         let was_small = smallest < needs || before == LegSize::Small || was_cut;
         match info.bytes < needs {
-            true => leg.extent.size = LegSize::Small,
-            false if was_small => leg.extent.size = LegSize::Regrown,
+            true => leg.returns.extent.size = LegSize::Small,
+            false if was_small => leg.returns.extent.size = LegSize::Regrown,
             false => return,
         }
-        let is_regrown = leg.extent.size == LegSize::Regrown;
+        let is_regrown = leg.returns.extent.size == LegSize::Regrown;
         if let Phase::Running(it) = &mut self.phase {
             if smallest < needs && (before == LegSize::Enough || !is_regrown) {
                 it.machine.leg_resized(slot, smallest, now_ns);
             }
             let facts = it.machine.facts(slot);
-            let returns = facts.is_some_and(|it| it.returning);
+            let is_returning = facts.is_some_and(|it| it.returning);
             if is_regrown
-                && !returns
-                && let Some(missing) = &mut leg.missing
+                && !is_returning
+                && leg
+                    .returns
+                    .change_retry(|it| it.at_ns = it.at_ns.min(now_ns))
             {
-                (missing.is_reported, missing.at_ns) = (false, missing.at_ns.min(now_ns));
-                leg.unfit = None;
+                leg.returns.unfit = None;
             }
         }
         self.needs_turn = true;
@@ -229,7 +230,7 @@ impl MirrorDevice {
 
     /// Why a leg that was too small has left, in words.
     pub(super) fn why_small(&self, leg: &LegDevice) -> Option<String> {
-        match leg.extent.size {
+        match leg.returns.extent.size {
             LegSize::Enough => None,
             LegSize::Small => {
                 let bytes = leg.info.map_or(0, |info| info.bytes);

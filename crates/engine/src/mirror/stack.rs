@@ -29,8 +29,7 @@ pub(super) fn stacked(
 impl LegDevice {
     /// Whether it gets what users ask, or may as soon as the machine wants it.
     fn counts(&self) -> bool {
-        let gone = self.missing.is_some_and(|missing| !missing.is_reported);
-        !self.is_gone() && !gone && self.slot.is_some()
+        !self.is_gone() && self.returns.waiting().is_none() && self.slot.is_some()
     }
 }
 

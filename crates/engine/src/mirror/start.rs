@@ -11,15 +11,15 @@
 //! when a leg comes or the user asks for it: an owner that is silent for long must not lose it to a
 //! contender. A refusal that only a user can end is reported ([`HostEvent::Refused`]), so that
 //! clients don't wait.
-use super::device::{Context, MirrorDevice, Phase, Purpose};
+use super::device::{Context, MirrorDevice, Phase};
 use super::dispatch::Running;
-use super::leg::{LegDevice, Missing};
+use super::leg::LegDevice;
 use super::messages;
-use super::probe::BLOCK;
+use super::probe::{BLOCK, Purpose};
 use super::quiesce::whole_ms;
 use super::record::{Asked, superblocks};
 use super::table::{Entry, Task};
-use super::types::{MirrorConfig, MirrorState};
+use super::types::MirrorConfig;
 use crate::host::{HostEvent, IoOp};
 use crate::limits::LEG_RETRY_NS;
 use alloc::boxed::Box;
@@ -31,7 +31,7 @@ use mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
 use mirror::copies::{Chosen, NoLeg};
 use mirror::layout::COPIES_AT;
 use mirror::machine::Mirror;
-use mirror::ownership::{Acquire, AcquireOutput, Known, LegRead, Ownership, Reach, Reading};
+use mirror::ownership::{Acquire, AcquireOutput, LegRead, Ownership, Reach};
 use mirror::{Name, Superblock};
 use multipath::Outcome;
 
@@ -42,6 +42,8 @@ pub(super) struct Starting {
     legs: Vec<u8>,
     /// The wishes by which that was decided: later ones of a user were not considered (T45).
     wishes: Wishes,
+    /// What the program's record says of the mirror.
+    pub evidence: Asked,
 }
 
 impl Starting {
@@ -51,25 +53,8 @@ impl Starting {
             ownership: Ownership::new(config.owner, config.assemble_wait_ns),
             legs: Vec::new(),
             wishes: Wishes::default(),
+            evidence: Asked::No,
         })
-    }
-}
-
-impl LegDevice {
-    /// The read of its superblocks, for the decision of a start.
-    fn read_state(&self) -> LegRead {
-        let known = match self.found {
-            None => Known::No,
-            Some(_) if self.is_outdated => Known::Outdated,
-            Some(_) => Known::Yes,
-        };
-        let reading = match self.probe {
-            Some(probe) if probe.is_late() => Reading::Late,
-            Some(probe) => Reading::Since(probe.since_ns()),
-            None if self.info.is_none() => Reading::Unreachable,
-            None => Reading::Due(self.probe_at_ns),
-        };
-        LegRead { known, reading }
     }
 }
 
@@ -107,14 +92,15 @@ impl MirrorDevice {
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     fn drive_assembly(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
-        let known = self.legs.iter().filter(|leg| leg.found.is_some()).count();
+        let known = self
+            .legs
+            .iter()
+            .filter(|leg| leg.superblocks.found().is_some());
+        let known = known.count();
         let now_ns = cx.now_ns;
-        let Phase::Starting(it) = &mut self.phase else {
-            unreachable!("it starts");
-        };
-        it.ownership.handle_turn(known, now_ns);
+        self.expect_starting().ownership.handle_turn(known, now_ns);
         for at in 0..self.legs.len() {
-            let read = self.legs[at].read_state();
+            let read = self.read_state(at);
             let wants = |it: &Ownership| it.wants_read(read, now_ns);
             if self.ownership().is_some_and(wants) {
                 any |= self.probe(at, Purpose::Identify, cx);
@@ -125,9 +111,7 @@ impl MirrorDevice {
         if self.waits_for_evidence() {
             return any; // the answer is an order
         }
-        let Phase::Starting(it) = &mut self.phase else {
-            unreachable!("it starts");
-        };
+        let it = self.expect_starting();
         it.ownership.set_wait(wait_ns);
         if it.ownership.decides(&reads, now_ns) {
             self.acquire(cx);
@@ -136,9 +120,22 @@ impl MirrorDevice {
         any
     }
 
+    /// The mirror, which does not run yet.
+    pub(super) fn expect_starting(&mut self) -> &mut Starting {
+        let Phase::Starting(it) = &mut self.phase else {
+            unreachable!("{}: it does not start", self.config.name);
+        };
+        it
+    }
+
+    fn read_state(&self, at: usize) -> LegRead {
+        let leg = &self.legs[at];
+        leg.superblocks.read_state(leg.info.is_some())
+    }
+
     /// The reads of all legs.
     fn reads(&self) -> Vec<LegRead> {
-        self.legs.iter().map(LegDevice::read_state).collect()
+        (0..self.legs.len()).map(|at| self.read_state(at)).collect()
     }
 
     /// The acquisition under way.
@@ -150,7 +147,7 @@ impl MirrorDevice {
     pub(super) fn ownership(&self) -> Option<&Ownership> {
         match &self.phase {
             Phase::Starting(it) => Some(&it.ownership),
-            Phase::Running(_) | Phase::Over => None,
+            Phase::Running(_) | Phase::Over(_) => None,
         }
     }
 
@@ -158,13 +155,13 @@ impl MirrorDevice {
     pub(super) fn ownership_mut(&mut self) -> Option<&mut Ownership> {
         match &mut self.phase {
             Phase::Starting(it) => Some(&mut it.ownership),
-            Phase::Running(_) | Phase::Over => None,
+            Phase::Running(_) | Phase::Over(_) => None,
         }
     }
 
     /// Until when the read of a leg is waited for at a start, ns; `u64::MAX`: none is under way.
     pub(super) fn probe_until(&self, at: usize) -> u64 {
-        let read = self.legs[at].read_state();
+        let read = self.read_state(at);
         self.ownership().map_or(u64::MAX, |it| it.gives_up_at(read))
     }
 
@@ -172,8 +169,6 @@ impl MirrorDevice {
     pub(super) fn start(&mut self, cx: &mut Context<'_>) -> bool {
         match self.ownership().map(Ownership::acquiring) {
             Some(Some(_)) => self.drive_acquisition(cx),
-            // Nothing of it was written.
-            _ if self.stopping => false,
             _ => self.drive_assembly(cx),
         }
     }
@@ -183,7 +178,7 @@ impl MirrorDevice {
         let it = self.ownership()?;
         match it.acquiring() {
             Some(acquire) => acquire.poll_timeout(),
-            None if self.stopping || self.waits_for_evidence() => None,
+            None if self.waits_for_evidence() => None,
             None => it.assembling_timeout(&self.reads()),
         }
     }
@@ -191,7 +186,7 @@ impl MirrorDevice {
     /// Legs that can be brought together, and what they say.
     pub(super) fn given(&self) -> (Vec<u8>, Vec<Result<Chosen, NoLeg>>) {
         let legs = (0..).zip(&self.legs);
-        let known = legs.filter_map(|(at, leg)| Some((at, leg.found?)));
+        let known = legs.filter_map(|(at, leg)| Some((at, *leg.superblocks.found()?)));
         known.unzip()
     }
 
@@ -228,10 +223,9 @@ impl MirrorDevice {
             true => Reach::Shared,
             false => Reach::Here,
         };
-        let Phase::Starting(it) = &mut self.phase else {
-            unreachable!("it starts");
-        };
-        (it.legs, it.wishes) = (legs, self.config.wishes);
+        let wishes = self.config.wishes;
+        let it = self.expect_starting();
+        (it.legs, it.wishes) = (legs, wishes);
         it.ownership.acquire(bound_ms, &given, reach, read_only);
         if core::mem::take(&mut self.refusal.is_final) {
             cx.events.push_back(HostEvent::Refused(cx.number, None));
@@ -278,11 +272,11 @@ impl MirrorDevice {
     ) {
         for (&at, found) in legs.iter().zip(given) {
             let leg = &mut self.legs[usize::from(at)];
-            let (Some(Ok(_)), Err(why)) = (leg.found, found) else {
+            let (Some(_), Err(why)) = (leg.superblocks.chosen(), found) else {
                 continue;
             };
             let line = format!("{}: {}: {why}", self.config.name, leg.config.name);
-            leg.unfit = Some(format!("{why}"));
+            leg.returns.unfit = Some(format!("{why}"));
             cx.events.push_back(HostEvent::Warning(cx.number, line));
         }
     }
@@ -370,15 +364,12 @@ impl MirrorDevice {
 
     /// It does not start; said once for each reason. It is tried again after `pause_ns`.
     pub(super) fn refuse(&mut self, refused: Refused, pause_ns: u64, cx: &mut Context<'_>) {
-        if self.stopping {
-            self.state = MirrorState::Stopped;
-            if let Some(it) = self.ownership_mut() {
-                it.refuse(u64::MAX, cx.now_ns);
-            }
-            return;
+        if self.is_stopping() {
+            return self.end();
         }
         self.refusal.count += 1;
-        let is_absent = |leg: &&LegDevice| leg.found.is_none() || leg.is_unread();
+        let is_absent =
+            |leg: &&LegDevice| leg.superblocks.found().is_none() || leg.superblocks.are_unread();
         let missing = self.legs.iter().filter(is_absent);
         let missing: Vec<&str> = missing.map(|leg| leg.config.name.as_str()).collect();
         let missing = match missing.is_empty() {
@@ -403,36 +394,31 @@ impl MirrorDevice {
             "{}: not started: {why}{missing}{meanwhile}",
             self.config.name
         );
-        let state = MirrorState::Refused(line.clone());
-        let is_news = self.state != state;
+        let is_news = self.refusal.line.as_ref() != Some(&line);
         if is_news || lasts != self.refusal.is_final {
             let why = lasts.then(|| line.clone());
             cx.events.push_back(HostEvent::Refused(cx.number, why));
             self.refusal.is_final = lasts;
         }
         if is_news {
-            self.state = state;
+            self.refusal.line = Some(line.clone());
             cx.events.push_back(HostEvent::Failed(cx.number, line));
         }
-        let Some(ownership) = self.ownership_mut() else {
-            unreachable!("it starts");
-        };
-        ownership.refuse(pause_ns, cx.now_ns);
-        for leg in &mut self.legs {
-            leg.is_outdated = leg.found.is_some();
-        }
+        let it = self.expect_starting();
+        it.ownership.refuse(pause_ns, cx.now_ns);
         // The user's word was of the legs as they were, as was the record.
+        it.evidence = Asked::No;
         self.config.wishes = Wishes::default();
-        self.evidence = Asked::No;
+        self.legs
+            .iter_mut()
+            .for_each(|leg| leg.superblocks.outdate());
     }
 
     /// Writes the owner's record, as far as it goes. Returns whether anything was done.
     #[cold]
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     fn drive_acquisition(&mut self, cx: &mut Context<'_>) -> bool {
-        let Phase::Starting(it) = &mut self.phase else {
-            unreachable!("it starts");
-        };
+        let it = self.expect_starting();
         let Some(output) = it.ownership.poll_output(cx.now_ns) else {
             return false;
         };
@@ -504,14 +490,14 @@ impl MirrorDevice {
         acquire.handle_written(index, outcome, now_ns);
         // Of one that can't be reached its volume says that.
         let refuses = outcome.is_device_error();
-        self.legs[at].unwritten = refuses.then_some(outcome);
+        self.legs[at].superblocks.unwritten = refuses.then_some(outcome);
     }
 
     /// Legs that are there, whose newest owner's record could not be written: slot, and a line.
     fn unwritable(&self) -> Vec<(u8, String)> {
         let legs = self.legs.iter().filter_map(|leg| {
-            let slot = leg.found?.ok()?.superblock.slot;
-            let why = messages::unwritable(leg.unwritten?);
+            let slot = leg.superblocks.chosen()?.superblock.slot;
+            let why = messages::unwritable(leg.superblocks.unwritten?);
             Some((slot, format!("{}: {why}", leg.config.name)))
         });
         legs.collect()
@@ -534,9 +520,7 @@ impl MirrorDevice {
 
     /// The legs are ours: the machine begins.
     fn acquired(&mut self, cx: &mut Context<'_>) {
-        let Phase::Starting(it) = &mut self.phase else {
-            unreachable!("it starts");
-        };
+        let it = self.expect_starting();
         let Some(acquire) = it.ownership.acquiring() else {
             unreachable!("it was acquired just now");
         };
@@ -562,15 +546,21 @@ impl MirrorDevice {
                 false => it.superblock.slot,
             });
             // A leg that could not be read or written just now is read again.
-            let was_leg = matches!(leg.found, Some(Ok(_)));
+            let was_leg = leg.superblocks.chosen().is_some();
             let useless = found.is_err_and(|why| is_unusable(&why));
-            leg.found = Some(*found).filter(|now| now.is_ok() || !was_leg || useless);
+            match found.is_ok() || !was_leg || useless {
+                true => leg.superblocks.set_found(*found),
+                false => leg.superblocks.forget(),
+            }
             leg.was_made_long();
         }
         for leg in &mut self.legs {
-            let is_unusable = matches!(leg.found, Some(Err(_))) && !leg.is_unread();
-            let unknown = leg.slot.is_none() && !is_unusable;
-            leg.missing = (leg.info.is_some() && unknown).then(|| Missing::since_start(cx.now_ns));
+            let superblocks = &leg.superblocks;
+            let is_unusable =
+                matches!(superblocks.found(), Some(Err(_))) && !superblocks.are_unread();
+            if leg.info.is_some() && leg.slot.is_none() && !is_unusable {
+                leg.returns.wait_since_start(cx.now_ns);
+            }
         }
         let newest = given.get(assembly.newest).and_then(|it| it.ok());
         let unclean = newest.is_some_and(|it| !it.superblock.clean);
@@ -578,7 +568,8 @@ impl MirrorDevice {
             let leg = &mut self.legs[usize::from(at)];
             let volume = leg.config.volume;
             cx.below.host.inherit(volume, unclean);
-            leg.given_up = cx.below.host.times_given_up(volume);
+            leg.watch
+                .note_given_up(cx.below.host.times_given_up(volume));
         }
         // Nothing but records goes to a leg before what our own engine before had sent there is
         // over: an event that waited for it there would keep beats from it.
