@@ -71,8 +71,7 @@ use block::{DeviceId, Key};
 use buffer_leases::BufferLeases;
 use device::{Context, Life};
 use mirror::Crc32c;
-use requests::Part;
-use table::Table;
+use table::{Table, given_by};
 
 /// The mirrors of one core. See the module's contract.
 pub(crate) struct Mirrors {
@@ -121,7 +120,7 @@ impl Mirrors {
         let mut it = Self {
             all: Vec::with_capacity(config.mirrors.len()),
             legs: Vec::new(),
-            table: Table::new(room),
+            table: Table::new(room as u32),
             buffer_leases: BufferLeases::new(room),
             crc32c: config.crc32c,
             room,
@@ -246,7 +245,6 @@ impl Mirrors {
             MirrorOrder::Add(new) => {
                 let below = BackEndsMut::new(host, lower);
                 let added = mirror.add(new, below.ask(), (&self.table, index), now_ns);
-                mirror.restack(below.ask());
                 let why = added.as_ref().err().cloned();
                 mirror.orders.not_added = why.map(|why| (new.config.volume, why));
                 let leg = DeviceId(new.config.volume);
@@ -280,7 +278,7 @@ impl Mirrors {
         };
         if self.room == 0 {
             self.room = host.io_max();
-            self.table = Table::new(self.room);
+            self.table = Table::new(self.room as u32);
             self.buffer_leases = BufferLeases::new(self.room);
         }
         if self.all.len() <= place {
@@ -294,7 +292,7 @@ impl Mirrors {
     /// Whether what a mirror gave its legs has ended.
     fn is_idle(&self, it: &MirrorDevice, index: u8) -> bool {
         let queued = it.legs.iter().any(|leg| leg.depth.first().is_some());
-        let mut given = self.table.of(index).chain(it.queue.iter());
+        let mut given = given_by(&self.table, index).chain(it.queue.iter());
         given.next().is_none() && !queued
     }
 
@@ -396,9 +394,9 @@ impl Mirrors {
     /// # Panics
     /// If there is no such I/O: each ends once.
     pub fn complete(&mut self, key: Key, done: &IoDone, by: &mut Drive<'_>) {
-        let entry = self.table.take(key);
+        let entry = self.table.remove(key);
         let ended = self.with(entry.mirror.into(), by, |mirror, cx| {
-            mirror.leg_ended(&entry, &Part::of(done), cx);
+            mirror.leg_ended(&entry, done, cx);
         });
         assert!(ended.is_some(), "an I/O of a mirror that is not here");
     }

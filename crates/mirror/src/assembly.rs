@@ -1,27 +1,28 @@
-//! What legs that are brought together come to: which of them have every acknowledged write, what
-//! the others lack, or why there is no telling.
+//! Assembly: from the superblocks of the given legs, which of them have every acknowledged write,
+//! what the others lack, or why the mirror is refused.
 //!
 //! # Contract
-//! Pure: from what the superblocks say. A leg is taken for in sync only if no acknowledged write
-//! can be missing on it (T14). That rests on two things. An event happens on every leg that is in
-//! sync in it, before anything depends on it; so where all legs are given that the newest state
-//! calls in sync, there is no newer state elsewhere. And what is newest is not a matter of the
-//! greatest number: it is the state that all others given came before ([`History`]); where there is
-//! none, halves were written since they parted, and choosing one would throw writes away.
+//! Pure. A leg counts as in sync only if no acknowledged write can be missing on it (T14). This
+//! rests on two rules. A superblock generation (`event` is its number) is durable on every leg that
+//! is in sync in it before anything depends on it: where all legs that the newest generation calls
+//! in sync are given, no newer one exists elsewhere. The newest generation is not the one with the
+//! greatest number, but the one that all others given precede ([`History`]). If there is none, the
+//! halves have diverged, and choosing one would lose writes.
 //!
-//! The user may go on without legs ([`Wishes::without`]) or give one up ([`Wishes::discard`]):
-//! writes that only those have are lost then, by their word and not by ours.
+//! The user may start without legs ([`Wishes::without`]) or give one up ([`Wishes::discard`]):
+//! writes that only those legs have are lost then, by the user's decision.
 //!
-//! After a crash a leg in sync may lack the newest event, which had not reached it; so may an older
-//! copy of a leg. Nothing was acknowledged without a leg that shows the newest event, so where one
-//! in sync does, those without it are behind: what may differ is copied to them, never from them
-//! (T51). They are said to be stale before anything changes, so that no crash forgets it.
+//! After a crash the newest generation may be missing on a leg in sync, which it had not reached;
+//! so it may on an older copy of a leg. Nothing was acknowledged without a leg that shows it. Where
+//! a leg in sync shows it, those without it are behind: regions that may differ are copied to them,
+//! never from them (T51). They are marked stale before anything changes, so that it survives a
+//! crash.
 //!
 //! # Limits
-//! A leg whose blocks were put back to an older state (a snapshot) is noticed by its events, so
-//! only where it had taken part in some since: in one if the newest state calls it stale, else in
-//! two. It is noticed too where another leg in sync has read a newer record of it
-//! ([`Superblock::confirmed`]), which takes up to two heartbeats (T50): it is rebuilt then.
+//! A leg whose blocks were rolled back (a snapshot) is detected by its generation, so only where
+//! generations were committed since: one if the newest calls it stale, else two. It is also
+//! detected where another leg in sync has read a newer record of it ([`Superblock::confirmed`]),
+//! which takes up to two heartbeats (T50): it is rebuilt then.
 //!
 //! [`History`]: super::history::History
 pub mod degraded;
@@ -35,28 +36,29 @@ use alloc::vec::Vec;
 use canary::Bug;
 use core::fmt;
 
-/// What the user allows.
+/// Losses that the user allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// To go on although legs are missing that may have newer writes.
+    /// Start although legs are missing that may have newer writes.
     pub without: bool,
-    /// To treat this one of the given legs as if it had nothing.
+    /// Treat this one of the given legs as one without data.
     pub discard: Option<usize>,
 }
 
-/// What one of the given legs is.
+/// Role of a given leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It has every acknowledged write.
     InSync,
-    /// It is to be rebuilt: everything from `position` on, and below it what any bitmap says.
+    /// It has to be rebuilt: everything from `position` on, and below it the regions that are set
+    /// in any bitmap.
     Behind {
-        /// Byte of the mirror; its size: only what the bitmaps say.
+        /// Byte of the mirror; its size: only the bitmaps count.
         position: u64,
-        /// Why.
+        /// The reason.
         why: Why,
     },
-    /// It is left out: nothing can be read of it, or what it says is of no use.
+    /// It is left out: it can't be read, or its superblock can't be used.
     Unusable(NoLeg),
 }
 
@@ -67,67 +69,68 @@ pub enum Why {
     Left,
     /// Its rebuild had not ended.
     Unfinished,
-    /// It lacks the newest event, which a leg in sync has: what may differ is copied to it.
+    /// It lacks the newest generation, which a leg in sync has: regions that may differ are copied
+    /// to it.
     Lags,
-    /// Another leg in sync has read a newer record of it: it was put back to an older state.
+    /// Another leg in sync has read a newer record of it: it was rolled back.
     RolledBack,
-    /// It was cut off while it was the last one in sync, and another one has everything since.
+    /// It was truncated while it was the last one in sync, and another one has everything since.
     Cut,
-    /// It shows an older state than it once had.
+    /// It was rolled back, by the newest generation.
     PutBack,
-    /// The user gave it up.
+    /// The user has given it up.
     Discarded,
 }
 
-/// What the legs given come to.
+/// A mirror that can start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assembly {
-    /// Which of them shows the newest state.
+    /// The leg that shows the newest generation, by its number among those given.
     pub newest: usize,
-    /// What each of them is.
+    /// The role of each given leg.
     pub roles: Vec<Role>,
-    /// Those which the newest event had not reached and that take part: it is written to them
-    /// before the next one begins, so that nobody is ever more than one behind.
+    /// Legs that take part and that the newest generation has not reached: it is written to them
+    /// before the next one begins, so no leg is ever more than one behind.
     pub lagging: Vec<usize>,
-    /// What is to be said once anything changes: the newest state, with legs that are missing or
-    /// behind as stale. Its sequence is the highest of all; the event is still the newest one's.
+    /// The superblock for the first change: the newest one, with legs that are missing or behind
+    /// as stale. Its sequence is the highest of all; `event` is still the newest one's.
     pub next: Superblock,
-    /// Slots of legs that nobody gave.
+    /// Slots of legs that were not given.
     pub absent: Vec<u8>,
-    /// It was not stopped in order, and legs in sync may differ where the bitmap says so: no such
-    /// region may be read before it was made alike.
-    /// Also where others are gone on without by force: until it is durable that one is alone, the
-    /// next assembly may choose what another one has.
+    /// The mirror was not stopped cleanly, and legs in sync may differ where the bitmap is set: no
+    /// such region may be read before it was resynced. It is set also where a user starts it
+    /// without other legs: until it is durable that one leg is alone, the next assembly may choose
+    /// the data of another one.
     pub unclean: bool,
-    /// Features that only readers may lack: nothing may be changed.
+    /// A newer version has set features that allow reads only: nothing may be changed.
     pub read_only: bool,
 }
 
-/// Why there is no mirror. Numbers are those of the legs given; slots, those of the mirror's legs.
+/// Why the mirror can't start. A `usize` is the number of a given leg, a `u8` a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// None of them is a leg.
     Nothing,
-    /// A newer braid wrote it, so it may be the newest.
+    /// A newer version of braid wrote this leg, so it may be the newest.
     Newer(usize, NoLeg),
-    /// They are of different mirrors.
+    /// The legs are of different mirrors.
     Foreign(usize, usize),
     /// Both are the same leg: given twice, or one is a copy of the other.
     Twice(usize, usize),
-    /// Both were written since they parted.
+    /// The legs have diverged: both were written without the other.
     Parted(usize, usize),
-    /// It was away for so long that it can't be told whether it was written by itself meanwhile.
+    /// The leg was missing for so long that its history can't be compared: it may have been written
+    /// without the others.
     TooOld(usize),
-    /// It is smaller than the mirror needs, and the newest state calls it in sync.
+    /// The leg is smaller than the mirror needs, and the newest generation calls it in sync.
     Small(usize),
-    /// These are missing, or show an older state than they once had: they may have newer writes, or
-    /// may have had them.
+    /// These legs are missing, or were rolled back: they may have, or may have had, newer writes.
     Incomplete(Vec<u8>),
-    /// None of those given has everything.
+    /// No leg in sync is given; these are in sync.
     NoneInSync(Vec<u8>),
 }
 
-/// What `given` comes to: of each leg its superblock, or why there is none.
+/// Assembles the mirror. `given`: of each leg its superblock, or why there is none.
 ///
 /// # Errors
 /// [`Refusal`]; all of them.
@@ -142,15 +145,15 @@ pub fn assemble(given: &[Result<Superblock, NoLeg>], wishes: Wishes) -> Result<A
     let legs = given.iter().enumerate();
     let legs = legs.filter_map(|(at, leg)| Some((at, leg.as_ref().ok()?)));
     let legs: Vec<(usize, &Superblock)> = legs.collect();
-    strangers(&legs)?;
+    check_identities(&legs)?;
     let (legs, worn): (Vec<_>, Vec<_>) = legs.into_iter().partition(|it| it.1.leaves_room());
-    let (newest, aside) = newest(&legs, wishes)?;
+    let (newest, incomparable) = find_newest(&legs, wishes)?;
     let state = legs.iter().find(|it| it.0 == newest).map(|it| it.1);
     let state = state.ok_or(Refusal::Nothing)?;
     let worn = worn.iter().map(|it| (it.0, NoLeg::Worn));
     let mut useless: Vec<_> = worn.collect();
     for &(at, leg) in &legs {
-        if let Some(why) = useless_for(leg, state, aside.contains(&at), wishes) {
+        if let Some(why) = why_unusable(leg, state, incomparable.contains(&at), wishes) {
             useless.push((at, why.map_err(|refusal| refusal(at, newest))?));
         }
     }
@@ -179,7 +182,7 @@ pub fn assemble(given: &[Result<Superblock, NoLeg>], wishes: Wishes) -> Result<A
     let is_in_sync = |at: usize| roles[at] == Role::InSync;
     let lags = !planted::has(planted::Bug::LaggingSource);
     if lags && legs.iter().any(|it| is_in_sync(it.0) && has_newest(it)) {
-        // T51: they are no source of what is made alike after an unclean stop.
+        // T51: after an unclean stop they are no source of a resync.
         for it in legs.iter().filter(|it| !has_newest(it)) {
             if roles[it.0] == Role::InSync {
                 let position = match it.1.cut_at {
@@ -191,7 +194,7 @@ pub fn assemble(given: &[Result<Superblock, NoLeg>], wishes: Wishes) -> Result<A
             }
         }
     }
-    // What it lost it may show as zeroes (T50).
+    // T50: the lost range of a truncated leg may read as zeroes.
     let is_in_sync = |at: usize| roles[at] == Role::InSync;
     let in_sync: Vec<_> = legs.iter().filter(|it| is_in_sync(it.0)).collect();
     if in_sync.iter().any(|it| it.1.cut_at == 0) {
@@ -217,7 +220,7 @@ fn is_older_than_known(
         let was_in_sync = entry.is_some_and(|entry| entry.state == EntryState::InSync);
         was_in_sync && entry.map(|entry| entry.id) == id
     };
-    // A leg that is stale in the newest state says nothing that counts.
+    // Records that a stale leg has read don't count.
     let takes_part = |it: &Superblock| {
         let in_sync = state.state(it.slot) == Some(EntryState::InSync);
         in_sync && it.slot != leg.slot && it.event.saturating_add(1) >= state.event
@@ -227,8 +230,8 @@ fn is_older_than_known(
     in_sync && leg.mark > 0 && others.any(|it| knows(it) && leg.mark < it.confirmed)
 }
 
-/// Refuses legs of several mirrors, and one that is there twice.
-fn strangers(legs: &[(usize, &Superblock)]) -> Result<(), Refusal> {
+/// Refuses legs of several mirrors, and a leg that is given twice.
+fn check_identities(legs: &[(usize, &Superblock)]) -> Result<(), Refusal> {
     for (nth, (b, second)) in legs.iter().enumerate() {
         for (a, first) in &legs[..nth] {
             if first.mirror != second.mirror {
@@ -242,25 +245,25 @@ fn strangers(legs: &[(usize, &Superblock)]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Of a leg, and of the newest.
+/// Makes the refusal from the numbers of a leg and of the newest one.
 type Refused = fn(usize, usize) -> Refusal;
 
-/// Why `leg` is of no use where `state` is the newest, or why there is no telling; `aside`: it
-/// was too old to be compared with another one.
-fn useless_for(
+/// Returns why `leg` can't be used beside `state`, the newest one, or why the mirror is refused for
+/// it. `is_incomparable`: its history was too old to be compared with another leg's.
+fn why_unusable(
     leg: &Superblock,
     state: &Superblock,
-    aside: bool,
+    is_incomparable: bool,
     wishes: Wishes,
 ) -> Option<Result<NoLeg, Refused>> {
     let entry = |of: &Superblock, slot: u8| of.legs.get(usize::from(slot)).copied().flatten();
     let known = entry(state, leg.slot);
     if known.map(|it| it.id) != leg.leg().map(|it| it.id) {
-        // All that came before the newest state did so by that one's lineages.
+        // The leg precedes the newest generation by the lineages of that one.
         return Some(Ok(NoLeg::Removed));
     }
-    if aside {
-        // Who has never said that it goes on without the newest one was not written by itself.
+    if is_incomparable {
+        // Its own superblock calls the newest leg in sync: it was not written without that one.
         let us = state.leg().map(|it| it.id);
         let other = entry(leg, state.slot).filter(|it| Some(it.id) == us);
         let alone = other.is_none_or(|it| it.state != EntryState::InSync);
@@ -282,28 +285,31 @@ fn useless_for(
     })
 }
 
-/// The leg whose state all others came before, and those that are too old to be compared with one
-/// that is newer.
-fn newest(legs: &[(usize, &Superblock)], wishes: Wishes) -> Result<(usize, Vec<usize>), Refusal> {
+/// Returns the leg whose generation all others precede, and those that are too old to be compared
+/// with a newer one.
+fn find_newest(
+    legs: &[(usize, &Superblock)],
+    wishes: Wishes,
+) -> Result<(usize, Vec<usize>), Refusal> {
     let mut legs = legs.iter().filter(|it| wishes.discard != Some(it.0));
     let mut best = *legs.next().ok_or(Refusal::Nothing)?;
-    let mut aside = Vec::new();
+    let mut incomparable = Vec::new();
     for &next in legs {
         match (standing(next.1, best.1), standing(best.1, next.1)) {
-            // The same state: one that is in sync in it says so of itself.
+            // The same generation: a leg that it calls in sync is preferred.
             (Standing::Within, Standing::Within) if in_sync(best.1) => {}
             (Standing::Within, Standing::Within) => best = next,
             (Standing::Within, _) => {}
             (_, Standing::Within) => best = next,
-            (Standing::TooOld, _) => aside.push(next.0),
+            (Standing::TooOld, _) => incomparable.push(next.0),
             (_, Standing::TooOld) => {
-                aside.push(best.0);
+                incomparable.push(best.0);
                 best = next;
             }
             _ => return Err(Refusal::Parted(best.0, next.0)),
         }
     }
-    Ok((best.0, aside))
+    Ok((best.0, incomparable))
 }
 
 fn in_sync(leg: &Superblock) -> bool {
@@ -317,27 +323,27 @@ fn standing(leg: &Superblock, other: &Superblock) -> Standing {
         && lack.seen_lineage == lineage
         && leg.event <= lack.seen_event.saturating_add(1)
     {
-        // As it was when it left, however long ago. Of the event after the one that it had for
-        // certain nobody knew whether it had reached it; a lineage has one writer, so it is one of
-        // those that came before `other` as well.
+        // The leg is as it was when it left, however long ago. The generation after the last one
+        // that it had for certain may have reached it; a lineage has one writer, so that one
+        // precedes `other` as well.
         return Standing::Within;
     }
     other.history.standing(leg.event, lineage, other.event)
 }
 
-/// What `leg` is, where `state` is the newest.
+/// Returns the role of `leg` beside `state`, the newest one.
 fn role(leg: &Superblock, state: &Superblock, discarded: bool) -> Role {
     let behind = |position, why| Role::Behind { position, why };
-    // An event begins when the one before it is on all legs that take part.
+    // A generation begins when the one before it is on all legs that take part.
     let took_part = leg.event.saturating_add(1) >= state.event;
     match state.state(leg.slot) {
         _ if discarded => behind(0, Why::Discarded),
-        // What it lost it may show as zeroes, though the newest state doesn't know of that (T50).
+        // T50: its lost range may read as zeroes, and the newest generation does not know of it.
         Some(EntryState::Stale(_) | EntryState::Rebuilding(_)) if leg.cut_at > 0 => {
             behind(0, Why::Cut)
         }
         Some(EntryState::InSync) if took_part => Role::InSync,
-        // That it is being rebuilt may have been said without having reached it.
+        // The generation with which its rebuild began may not have reached it.
         Some(EntryState::Rebuilding(lack)) if took_part || leg.event >= lack.seen_event => {
             behind(lack.position, Why::Unfinished)
         }
@@ -350,7 +356,7 @@ fn role(leg: &Superblock, state: &Superblock, discarded: bool) -> Role {
     }
 }
 
-/// Whether legs of these roles are enough, and what is to be said then.
+/// Checks that legs with these roles are enough, and makes the superblock for the first change.
 fn complete(
     legs: &[(usize, &Superblock)],
     newest: usize,
@@ -359,7 +365,7 @@ fn complete(
     wishes: Wishes,
 ) -> Result<Assembly, Refusal> {
     let given = |slot: u8| legs.iter().find(|it| it.1.slot == slot);
-    // Another leg in sync has everything that they could have.
+    // Another leg in sync has all of their data.
     let is_known_to_lack = |role: Role| match role {
         Role::Behind { why, .. } => matches!(why, Why::Lags | Why::RolledBack | Why::Cut),
         Role::InSync | Role::Unusable(_) => false,
@@ -382,7 +388,7 @@ fn complete(
     let mut next = *state;
     let sequences = legs.iter().map(|it| it.1.sequence);
     next.sequence = sequences.max().unwrap_or(state.sequence);
-    next.cut_at = 0; // each leg says its own
+    next.cut_at = 0; // of one leg alone
     for (slot, entry) in state.entries() {
         let stale = |position, seen_event| {
             EntryState::Stale(Lack {
@@ -391,7 +397,7 @@ fn complete(
                 seen_lineage: state.history.lineage_of(seen_event),
             })
         };
-        // Nobody knows whether the newest event reached it.
+        // It is not known whether the newest generation has reached it.
         let before = state.event.saturating_sub(1);
         let now = match (entry.state, given(slot)) {
             (EntryState::InSync, None) => stale(state.geometry.bytes, before),

@@ -24,7 +24,7 @@ const ENTRY_RESERVED: Field = field(14, 2);
 /// Meaning of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BadKind {
-    /// The leg could not write the blocks: what it holds there counts for nothing.
+    /// The leg could not write the blocks: its data there are not valid.
     #[default]
     Unwritten,
     /// The leg left while no other leg in sync had these blocks, and they were not written since.
@@ -180,7 +180,7 @@ impl BadBlocks {
         both
     }
 
-    /// Only the entries that `keep` says.
+    /// Returns the entries for which `keep` holds.
     #[must_use]
     pub fn retained(&self, keep: impl Fn(&BadRange) -> bool) -> Self {
         let kept = self.iter().copied().filter(|it| keep(it));
@@ -210,7 +210,7 @@ impl BadBlocks {
         }
     }
 
-    /// Reads it from `bytes`; `None`: not what is written.
+    /// Parses `bytes`; `None`: [`BadBlocks::encode`] does not write them.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut record = Self::default();
         let mut entries = bytes.chunks_exact(BAD_ENTRY_BYTES);

@@ -62,7 +62,7 @@ impl fmt::Display for PageError {
 /// The bits of a whole mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bitmap {
-    /// In pages of [`WORDS`]; what is behind the last region is clear.
+    /// In pages of [`WORDS`]; bits behind the last region are clear.
     words: Vec<u64>,
     regions: u64,
 }
@@ -168,21 +168,21 @@ impl Bitmap {
         next.filter(|it| *it < first + PAGE_REGIONS)
     }
 
-    /// Becomes what `other` is, which has as many regions.
+    /// Copies the bits of `other`, which has as many regions.
     pub fn copy_from(&mut self, other: &Self) {
         for (word, other) in self.words.iter_mut().zip(&other.words) {
             *word = *other;
         }
     }
 
-    /// Sets what is set in `other`, which has as many regions.
+    /// Sets the bits that are set in `other`, which has as many regions.
     pub fn merge(&mut self, other: &Self) {
         for (word, other) in self.words.iter_mut().zip(&other.words) {
             *word |= other;
         }
     }
 
-    /// Clears what is set in `other`, which has as many regions.
+    /// Clears the bits that are set in `other`, which has as many regions.
     pub fn remove(&mut self, other: &Self) {
         for (word, other) in self.words.iter_mut().zip(&other.words) {
             *word &= !other;
@@ -261,7 +261,7 @@ impl Bitmap {
         Ok(())
     }
 
-    /// Clears what is behind the last region.
+    /// Clears bits behind the last region.
     fn trim(&mut self) {
         let (whole, rest) = ((self.regions / 64) as usize, self.regions % 64);
         for (at, word) in self.words.iter_mut().enumerate().skip(whole) {

@@ -1,10 +1,10 @@
-//! The two superblocks of a leg: which of them holds, and which is written next.
+//! The two copies of a leg's superblock: which one is valid, and which is written next.
 //!
 //! # Contract
-//! An update writes the copy that does *not* hold, makes it durable (then it is committed), and
-//! then the other one. So one of them is valid at any loss of power, and both are the same at rest,
-//! so that damage to one costs nothing. An intact block of a newer version is never passed over for
-//! an older one beside it.
+//! An update first writes the copy that is older or not valid, durably: then it is committed. Then
+//! it writes the other one. So one copy is valid after any loss of power, and both are equal at
+//! rest, so damage to one loses nothing. An intact block of a newer version of braid is never
+//! ignored in favour of an older one beside it.
 use super::Crc32c;
 use super::superblock::{ParseError, Superblock};
 use core::fmt;
@@ -12,17 +12,17 @@ use core::fmt;
 /// The valid superblock of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// The one that holds.
+    /// The valid superblock, or of two the one with the higher sequence.
     pub superblock: Superblock,
-    /// Which of the two it is.
+    /// Which copy it is: 0 or 1.
     pub copy: u8,
     /// The other copy: its sequence, or why it is invalid.
     pub other: Result<u64, ParseError>,
 }
 
 impl Chosen {
-    /// Returns it, if the leg, which has `leg_bytes`, has all of it. Its size may differ from the
-    /// superblock's: its mirror may have grown since.
+    /// Returns it, if a leg of `leg_bytes` has room for all of the mirror. The size may differ from
+    /// the superblock's: the mirror may have grown since.
     ///
     /// # Errors
     /// [`NoLeg::Cut`].
@@ -35,34 +35,34 @@ impl Chosen {
         }
     }
 
-    /// Which copy the next update writes first.
+    /// The copy that the next update writes first.
     pub fn next_copy(&self) -> u8 {
         1 - self.copy
     }
 }
 
-/// Why neither holds.
+/// Why a leg can't be used by its superblocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoLeg {
-    /// There is none: this is no leg.
+    /// There is no superblock: this is no leg.
     Missing,
-    /// A newer braid wrote one.
+    /// A newer version of braid wrote one.
     Newer(ParseError),
-    /// Both are invalid: why, of each.
+    /// Both are invalid, each for its reason.
     Damaged([ParseError; 2]),
     /// Neither can be read.
     Unreadable,
-    /// Both are whole, and are of different legs or mirrors.
+    /// Both are valid, and of different legs or mirrors.
     Disagree,
-    /// It has been cut off: for its mirror it needs so many bytes.
+    /// The leg was truncated: its mirror needs so many bytes.
     Cut(u64),
-    /// It was away for so long that its data can't be compared.
+    /// It was missing for so long that its history can't be compared.
     TooOld,
-    /// It is not among its mirror's legs any more.
+    /// It was removed from its mirror.
     Removed,
     /// It is smaller than its mirror needs.
     Small,
-    /// It counts so high that hardly anything could come after it: braid has not written that.
+    /// Its counters are near their end: braid has not written it.
     Worn,
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for NoLeg {
     }
 }
 
-/// Which of a leg's two copies holds.
+/// Chooses between the two copies of a leg.
 ///
 /// # Errors
 /// [`NoLeg`]; all of them.
@@ -137,7 +137,7 @@ pub fn choose(copies: [Result<Superblock, ParseError>; 2]) -> Result<Chosen, NoL
     }
 }
 
-/// Chooses between the two copies of a leg; `None`: that one can't be read.
+/// Parses the two copies of a leg and chooses one; `None`: the copy could not be read.
 ///
 /// # Errors
 /// [`NoLeg`]; all of them.

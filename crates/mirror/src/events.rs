@@ -39,7 +39,7 @@ pub struct NewLeg {
     pub id: Id,
     /// How it was reached.
     pub label: Label,
-    /// It has the same data as the first one; else it is to be rebuilt.
+    /// It has the data of the first one; else it has to be rebuilt.
     pub in_sync: bool,
 }
 
@@ -122,7 +122,7 @@ impl Superblock {
         }
     }
 
-    /// The same without an owner.
+    /// Returns the superblock without an owner.
     #[must_use]
     pub fn released(&self) -> Self {
         Self {

@@ -1,22 +1,22 @@
-//! Order of a mirror's states: the line of its writers.
+//! Order of a mirror's generations, by the lineages of its writers.
 //!
 //! # Contract
 //! An engine that assembles a mirror and then changes anything begins a *lineage*: a number drawn
-//! at random, and the number of its first event. All events of a lineage have one writer, so a
-//! leg's state is known by its last event and that event's lineage: it came before another state if
-//! that one's history has the lineage, and has it up to that event at least. If neither of two came
-//! before the other, both were written since they diverged.
+//! at random, and the number of its first generation (`event`). All generations of a lineage have
+//! one writer, so the last generation of a leg and its lineage identify the leg's state. It
+//! precedes another state if that one's history has the lineage, up to that generation at least. If
+//! neither of two precedes the other, they have diverged.
 //!
 //! # Limits
 //! [`LINEAGES_MAX`]: older states can't be compared ([`Standing::TooOld`]).
 use crate::limits::LINEAGES_MAX;
 
-/// The events of one writer.
+/// The generations of one writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lineage {
     /// Drawn at random, not 0.
     pub id: u64,
-    /// Its first event.
+    /// Number of its first generation.
     pub first_event: u64,
 }
 
@@ -27,12 +27,12 @@ pub struct History {
     count: u8,
 }
 
-/// How a state stands to a history.
+/// Relation of a state to a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is part of it: it came before, or is the same.
+    /// The state is part of the history.
     Within,
-    /// It is not.
+    /// It is not: they have diverged.
     Outside,
     /// It is older than what the history still has.
     TooOld,
@@ -46,8 +46,8 @@ impl History {
         Self { lineages, count: 1 }
     }
 
-    /// From what was read; `None` where it can't be one: none or too many, a 0, or events that
-    /// don't rise.
+    /// Makes a history of lineages that were read. `None`: there are none or too many, one is 0, or
+    /// their generations don't rise.
     pub fn from_slice(read: &[Lineage]) -> Option<Self> {
         let (&first, others) = read.split_first()?;
         let rises = read
@@ -68,12 +68,12 @@ impl History {
         &self.lineages[..self.count.into()]
     }
 
-    /// The one that events belong to now.
+    /// The latest one.
     pub fn current(&self) -> Lineage {
         self.as_slice().last().copied().unwrap_or_default()
     }
 
-    /// A new one begins; of too many the oldest is forgotten.
+    /// Begins a lineage. Without room the oldest is dropped.
     pub fn push(&mut self, lineage: Lineage) {
         if usize::from(self.count) == LINEAGES_MAX {
             self.lineages.rotate_left(1);
@@ -83,14 +83,14 @@ impl History {
         self.count += 1;
     }
 
-    /// The lineage that `event` belongs to; the oldest one for what is older.
+    /// The lineage of a generation; the oldest known one for earlier generations.
     pub fn lineage_of(&self, event: u64) -> u64 {
         let mut lineages = self.as_slice().iter().rev();
         let found = lineages.find(|it| it.first_event <= event);
         found.unwrap_or(&self.lineages[0]).id
     }
 
-    /// How the state at `event` of `lineage` stands to this history, whose last event is `last`.
+    /// Compares generation `event` of `lineage` with this history, whose last generation is `last`.
     pub fn standing(&self, event: u64, lineage: u64, last: u64) -> Standing {
         let all = self.as_slice();
         let Some(at) = all.iter().position(|it| it.id == lineage) else {

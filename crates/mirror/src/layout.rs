@@ -1,4 +1,4 @@
-//! Where superblocks, bitmap and data lie on a leg, and what legs of unlike sizes come to.
+//! Offsets of superblocks, bitmap and data on a leg, and the geometry for legs of unlike sizes.
 //!
 //! # Contract
 //! The mirror is as large as its smallest leg allows and has the largest block size of its legs.
@@ -13,7 +13,7 @@ use crate::limits::{LEGS_MAX, REGIONS_MAX};
 use core::fmt;
 
 /// Where the two superblocks of a leg begin. The first block of a leg stays empty (boot sectors,
-/// labels); what writes a partition table over its beginning does not reach the second one.
+/// labels); a partition table that is written over its beginning does not reach the second one.
 pub const COPIES_AT: [u64; 2] = [4 << 10, 64 << 10];
 /// Where the bitmap begins on new legs.
 pub const BITMAP_AT: u64 = 128 << 10;

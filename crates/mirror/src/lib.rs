@@ -8,11 +8,11 @@
 //! * [`ownership`]: which engine owns the mirror, from the first read to the release
 //! * [`layout`]: offsets on a leg, and the geometry for legs of unlike sizes
 //! * [`dispose_leg`]: the disposition of an I/O that a leg has ended
-//! * [`assembly`]: which of the given legs have every acknowledged write, and what the others lack
+//! * [`assembly`]: which of the given legs have every acknowledged write; data the others lack
 //!
 //! # Contract
-//! Bytes in, facts out: nothing here reads or writes a leg. Bytes of a leg are hostile until they
-//! are parsed. format.md has the format, docs/mirrors.md the guarantees.
+//! Pure: nothing here reads or writes a leg. Bytes of a leg are hostile until they are parsed.
+//! format.md has the format, docs/mirrors.md the guarantees.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -352,6 +352,11 @@ impl Mirror {
         self.wake = true;
     }
 
+    /// The speed of background copies.
+    pub fn speed(&self) -> Speed {
+        self.config.speed
+    }
+
     /// Returns the rate of background copies, bytes per second.
     pub fn rate(&self) -> u64 {
         self.copies.pace.rate()

@@ -3,8 +3,8 @@
 //! # Contract
 //! [`Superblock::parse`] is total: any bytes give a valid superblock, or the reason why not;
 //! [`Superblock::encode`] returns the bytes again. The checksum is verified before everything but
-//! the magic, so other errors are of bytes that were written so. A block of newer software is known
-//! as such ([`ParseError::is_newer`]) and is never overwritten.
+//! the magic, so any other error is in bytes that were written like that. A block of a newer
+//! version is recognized ([`ParseError::is_newer`]) and never overwritten.
 //!
 //! # Limits
 //! [`LEGS_MAX`] legs; texts up to the limits of their types. A bit of `features.compatible` that
@@ -23,9 +23,9 @@ use core::fmt;
 pub const SUPERBLOCK_BYTES: usize = 4096;
 /// The format that this version writes, and the only one it reads.
 pub const VERSION: u32 = 1;
-/// No count gets so far; room for raising what was read.
+/// Counters stay below it, so a counter that was read can be raised.
 const COUNT_END: u64 = 1 << 62;
-/// No mirror begins with a leg that has come so far: what comes after it is to be read, too.
+/// No mirror starts with a leg whose counters reach it: later superblocks have to be valid, too.
 const START_END: u64 = 1 << 61;
 /// The first bytes of every superblock.
 pub const MAGIC: [u8; 8] = *b"braidleg";
@@ -80,24 +80,23 @@ const ENTRY_SEEN_LINEAGE: Field = field(32, 8);
 const ENTRY_POSITION: Field = field(40, 8);
 const ENTRY_LABEL: Field = field(48, 80);
 
-/// Bit of `incompatible`, set where and only where the leg has a `cut at`.
+/// Bit of `incompatible`, set if and only if the leg has a `cut at`.
 const CUT: u64 = 1;
-/// Bit of `incompatible`: there is a record of bad blocks. A braid that does not know it would read
-/// them from a leg that does not have them.
+/// Bit of `incompatible`: there is a record of bad blocks. A version that does not know it would
+/// read these blocks from a leg that lacks them.
 const BAD_BLOCKS: u64 = 1 << 1;
 /// Bits of `incompatible` that this version knows.
 const KNOWN: u64 = CUT | BAD_BLOCKS;
 
-/// Abilities that a mirror was written with, as bits; of those that version 1 knows the bits follow
-/// from other fields, and are not shown here.
+/// Features of the format that a superblock uses, as bits. The bits of features that version 1
+/// knows follow from other fields, and are not among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// A version that doesn't know them may go on.
+    /// A version that doesn't know them may use the mirror.
     pub compatible: u64,
     /// A version that doesn't know them may only read.
     pub read_only: u64,
-    /// A version that doesn't know them may do nothing. Bits of parts of the block in use are not
-    /// here: they are set when the part is.
+    /// A version that doesn't know them may not use the mirror.
     pub incompatible: u64,
 }
 
@@ -112,7 +111,8 @@ pub struct Owner {
     pub label: Label,
     /// Since when, seconds of Unix time by its clock.
     pub since_s: u64,
-    /// When it wrote its last heartbeat, by its clock. Others watch whether the sequence rises.
+    /// When it wrote its last heartbeat, seconds of Unix time by its clock, for users. Other hosts
+    /// watch whether the sequence rises.
     pub beat_s: u64,
     /// After the end of its lease, its legs may execute earlier requests for so long (T9), ms; 0:
     /// not known.
@@ -135,9 +135,9 @@ pub struct LegEntry {
 pub enum EntryState {
     /// It has every acknowledged write.
     InSync,
-    /// It missed writes: away, or not yet begun.
+    /// It missed writes: it left, or was never rebuilt.
     Stale(Lack),
-    /// It gets all writes, and what it missed is being copied to it.
+    /// It gets all writes, and the data that it missed are being copied to it.
     Rebuilding(Lack),
 }
 
@@ -157,11 +157,11 @@ pub struct Lack {
 pub struct Superblock {
     /// Abilities that it needs.
     pub features: Features,
-    /// Rises with every writing, heartbeats included; the higher of a leg's two copies holds.
+    /// Rises with every write, heartbeats included. Of a leg's two copies the higher one is valid.
     pub sequence: u64,
-    /// Rises with every change of the mirror.
+    /// Number of the generation: rises with every change of the mirror's state.
     pub event: u64,
-    /// Which events came before.
+    /// Earlier generations, by their lineages.
     pub history: History,
     /// It was stopped cleanly: legs in sync have the same data, and all was flushed.
     pub clean: bool,
@@ -179,12 +179,11 @@ pub struct Superblock {
     pub name: Name,
     /// Its properties.
     pub properties: Properties,
-    /// Who has it.
+    /// Owner of the mirror.
     pub owner: Option<Owner>,
-    /// Run of the owner that had this leg before that one; the last owner's where there is none.
-    /// None: not known.
+    /// Run of the owner before that one; without an owner, of the last one. None: not known.
     pub previous_run: Id,
-    /// How often the owner says that it lives, ms.
+    /// Heartbeat interval of the owner, ms.
     pub beat_interval_ms: u32,
     /// All legs, by number.
     pub legs: [Option<LegEntry>; LEGS_MAX],
@@ -194,10 +193,10 @@ pub struct Superblock {
     /// The `sequence` of the last write that was not the owner record of an acquisition: it shows
     /// an older copy of a leg to every owner. 0: not known.
     pub mark: u64,
-    /// While it was the last leg in sync it was smaller than the mirror needs: from this byte of
-    /// the mirror on what it has is lost, however large it is by now. 0: it was not.
+    /// While it was the last leg in sync the leg was smaller than the mirror needs: its data from
+    /// this byte of the mirror on are lost, whatever its size now. 0: it was not.
     pub cut_at: u64,
-    /// Blocks that a leg could not write, or that only a leg has that left.
+    /// Blocks that a leg could not write, or that only a leg has which has left.
     pub bad: BadBlocks,
 }
 
@@ -492,7 +491,7 @@ fn fields(block: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, ParseError> {
     })
 }
 
-/// Without its bit in `incompatible` nothing there is looked at.
+/// Without its bit in `incompatible` the record is ignored.
 fn parse_bad(block: &[u8]) -> Option<BadBlocks> {
     if INCOMPATIBLE.number(block) & BAD_BLOCKS == 0 {
         return Some(BadBlocks::default());

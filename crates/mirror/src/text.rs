@@ -1,11 +1,13 @@
 //! Short texts in a superblock: a name, a label, properties.
 //!
 //! # Contract
-//! What was read can be shown as it is: UTF-8 without control characters (properties: but for the
-//! end of a line). In bytes: the length (2 bytes, little endian), the text, zeroes.
+//! A parsed text can be shown as it is: UTF-8 without control characters (properties: but for the
+//! end of a line). Encoding: the length (2 bytes, little endian), the text, zeroes.
 //!
 //! # Limits
-//! As many bytes as the type says; nothing is allocated.
+//! As many bytes as the type says.
+use alloc::format;
+use alloc::string::String;
 use core::fmt;
 
 /// At most `N` bytes of text.
@@ -17,7 +19,7 @@ pub struct Text<const N: usize> {
 
 /// Name of a mirror.
 pub type Name = Text<62>;
-/// How a leg was last reached, or whose an owner is.
+/// Address at which a leg was last reached, or the name of an owner.
 pub type Label = Text<MAX_BYTES>;
 /// Bytes of a label.
 const MAX_BYTES: usize = 78;
@@ -50,7 +52,7 @@ impl<const N: usize> Default for Text<N> {
 }
 
 impl<const N: usize> Text<N> {
-    /// `text`.
+    /// Returns `text` as one.
     ///
     /// # Errors
     /// [`BadText`]; both.
@@ -61,26 +63,30 @@ impl<const N: usize> Text<N> {
         Self::filled(text)
     }
 
-    /// As much of `text` as fits, without what can't stand there.
+    /// Returns as much of the beginning of `text` as fits, without control characters.
     pub fn cut(text: &str) -> Self {
         let mut cut = Self::default();
         for c in text.chars().filter(|c| !c.is_control()) {
-            let (from, to) = (cut.len as usize, cut.len as usize + c.len_utf8());
-            let Some(room) = cut.bytes.get_mut(from..to) else {
+            if cut.append(c.encode_utf8(&mut [0; 4])).is_none() {
                 break;
-            };
-            c.encode_utf8(room);
-            cut.len = to as u16;
+            }
         }
         cut
     }
 
     fn filled(text: &str) -> Result<Self, BadText> {
         let mut filled = Self::default();
-        let room = filled.bytes.get_mut(..text.len()).ok_or(BadText::Long(N))?;
-        room.copy_from_slice(text.as_bytes());
-        filled.len = text.len() as u16;
+        filled.append(text).ok_or(BadText::Long(N))?;
         Ok(filled)
+    }
+
+    /// Appends `text`; `None`: it does not fit.
+    fn append(&mut self, text: &str) -> Option<()> {
+        let from = usize::from(self.len);
+        let room = self.bytes.get_mut(from..from + text.len())?;
+        room.copy_from_slice(text.as_bytes());
+        self.len += text.len() as u16;
+        Some(())
     }
 
     /// The text.
@@ -89,7 +95,7 @@ impl<const N: usize> Text<N> {
         text.unwrap_or_default()
     }
 
-    /// Whether there is none.
+    /// Whether it has no characters.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -120,72 +126,50 @@ impl<const N: usize> Text<N> {
 /// How a label names the URI of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// By all of it.
+    /// The label stands for the whole URI.
     Whole,
-    /// By its first bytes, as older versions wrote it: other URIs may begin so too.
+    /// For its first bytes, as older versions wrote it: other URIs may begin with them.
     Beginning,
 }
 
-/// Bytes of the beginning of a long URI that its label shows; of its end it shows what fits.
+/// Bytes of the beginning of a long URI that its label shows. The rest of the label shows its end.
 const HEAD_BYTES: usize = 29;
-/// Between the two.
+/// Mark between beginning and end.
 const GAP: &str = "...";
 /// Hexadecimal digits of a hash, and the mark before them.
 const HASH_BYTES: usize = 17;
 
 impl Label {
-    /// The label of a leg that is reached by `uri`: all of it, or its beginning, its end and a hash
-    /// of the whole where that does not fit. So different URIs have different labels.
+    /// Returns the label of a leg with this URI: the whole URI, or if that does not fit its
+    /// beginning, its end and a hash of the whole. So different URIs have different labels.
     pub fn of_uri(uri: &str) -> Self {
         if let Ok(whole) = Self::new(uri) {
             return whole;
         }
         let clean = |c: &char| !c.is_control();
-        let mut label = Self::default();
-        let end = MAX_BYTES - HASH_BYTES;
-        let mut head = HEAD_BYTES;
+        let mut label = String::new();
         for c in uri.chars().filter(clean) {
-            match head.checked_sub(c.len_utf8()) {
-                Some(left) => head = left,
-                None => break,
+            if label.len() + c.len_utf8() > HEAD_BYTES {
+                break;
             }
             label.push(c);
         }
-        GAP.chars().for_each(|c| label.push(c));
-        let room = end - usize::from(label.len);
+        label.push_str(GAP);
+        let room = MAX_BYTES - HASH_BYTES - label.len();
         let mut from = uri.len().saturating_sub(room);
         while !uri.is_char_boundary(from) {
             from += 1;
         }
-        uri[from..]
-            .chars()
-            .filter(clean)
-            .for_each(|c| label.push(c));
-        label.push('#');
-        let hash = fnv1a(uri.as_bytes());
-        for digit in (0..16).rev().map(|at| (hash >> (4 * at)) as u32 & 15) {
-            char::from_digit(digit, 16)
-                .into_iter()
-                .for_each(|c| label.push(c));
-        }
-        label
+        label.extend(uri[from..].chars().filter(clean));
+        Self::cut(&format!("{label}#{:016x}", fnv1a(uri.as_bytes())))
     }
 
-    /// Whether this is the label of a leg that is reached by `uri`.
+    /// Returns how this label names `uri`; `None`: it does not.
     pub fn names(&self, uri: &str) -> Option<Named> {
         if *self == Self::of_uri(uri) {
             return Some(Named::Whole);
         }
         (*self == Self::cut(uri)).then_some(Named::Beginning)
-    }
-
-    /// Appends a character that fits.
-    fn push(&mut self, c: char) {
-        let (from, to) = (self.len.into(), usize::from(self.len) + c.len_utf8());
-        if let Some(room) = self.bytes.get_mut(from..to) {
-            c.encode_utf8(room);
-            self.len = to as u16;
-        }
     }
 }
 
@@ -208,13 +192,12 @@ impl<const N: usize> fmt::Debug for Text<N> {
     }
 }
 
-/// Properties of a mirror (row B6): `key=value`, one per line. Keys that this version doesn't know
-/// stay as they are.
+/// Properties of a mirror (row B6): `key=value`, one per line. Unknown keys are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties(Text<510>);
 
 impl Properties {
-    /// All of them, in their order.
+    /// All keys and values, in the order in which they were set.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let lines = self.0.as_str().lines();
         lines.filter_map(|line| line.split_once('='))
@@ -225,7 +208,7 @@ impl Properties {
         self.iter().find(|it| it.0 == key).map(|it| it.1)
     }
 
-    /// Sets `key`; nothing changes where that fails.
+    /// Sets `key`. On an error nothing changes.
     ///
     /// # Errors
     /// [`BadText`]: all together are too long; a control character; a key that is empty or has `=`.
@@ -235,15 +218,10 @@ impl Properties {
         }
         let mut next = Text::<510>::default();
         let others = self.iter().filter(|it| it.0 != key);
-        for part in others
-            .chain([(key, value)])
-            .flat_map(|(key, value)| [key, "=", value, "\n"])
-        {
-            let from = usize::from(next.len);
-            let room = next.bytes.get_mut(from..from + part.len());
-            room.ok_or(BadText::Long(510))?
-                .copy_from_slice(part.as_bytes());
-            next.len += part.len() as u16;
+        for (key, value) in others.chain([(key, value)]) {
+            for part in [key, "=", value, "\n"] {
+                next.append(part).ok_or(BadText::Long(510))?;
+            }
         }
         self.0 = next;
         Ok(())
@@ -257,7 +235,7 @@ impl Properties {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadText> {
         let text = Text::parse_lines(bytes)?;
         let mut read = Self::default();
-        // Written anew, so that each key is there once and each line is one.
+        // Setting each line again shows whether each key is there once and each line is valid.
         for line in text.as_str().split_terminator('\n') {
             let (key, value) = line.split_once('=').ok_or(BadText::Malformed)?;
             read.set(key, value)?;

@@ -81,10 +81,7 @@ impl MirrorDevice {
         // It gets nothing before it is said everywhere that it is a leg, and with that this.
         self.record_bound(bound_ms, now_ns);
         let unused = (0..self.legs.len()).find(|&at| self.is_vacant(at, given));
-        let Phase::Running(it) = &mut self.phase else {
-            return Err("the mirror does not run".into());
-        };
-        let state = *it.machine.superblock();
+        let state = *self.expect_running().machine.superblock();
         let at = u8::try_from(unused.unwrap_or(self.legs.len()))
             .map_err(|_| "too many legs came and went: restart the engine")?;
         let place = Place {
@@ -97,10 +94,10 @@ impl MirrorDevice {
         // such a one would be the new one's, and with that what ends there.
         let wiped = self.legs.iter().filter_map(|leg| match leg.seat {
             Seat::Wiping(_) => leg.slot,
-            Seat::LeavesWith(slot, _) => Some(slot),
-            _ => None,
+            _ => Some(leg.leaves_with()?.0),
         });
         let wiped = wiped.collect();
+        let it = self.expect_running();
         let slot = it.machine.add_leg(new.id, label, place, wiped, now_ns);
         let slot = slot.map_err(|error| error.to_string())?;
         it.places[usize::from(slot)] = Some(at);
@@ -124,6 +121,7 @@ impl MirrorDevice {
         }
         // The number was maybe one of a leg that the user had taken out.
         self.keep_admin_offline(slot, false, now_ns);
+        self.restack(below);
         self.needs_turn = true;
         Ok(at)
     }
@@ -214,16 +212,14 @@ impl MirrorDevice {
     /// Frees the place of a missing leg whose slot was removed. If the leg has come meanwhile, its
     /// superblocks are overwritten first.
     pub(super) fn settle_leaving(&mut self, at: usize, cx: &mut Context<'_>) {
-        let Seat::LeavesWith(slot, id) = self.legs[at].seat else {
-            return;
+        let Some((slot, id)) = self.legs[at].leaves_with() else {
+            return; // it stays
         };
-        let Some(it) = self.running() else {
-            return;
-        };
-        let is_ordered = it.machine.changing_legs().1.has(slot);
+        let machine = &self.expect_running().machine;
+        let is_ordered = machine.changing_legs().1.has(slot);
         let leg = &mut self.legs[at];
         if is_ordered || leg.superblocks.are_read() {
-            return;
+            return; // it is settled when both are over
         }
         match leg.superblocks.found() {
             None => leg.free_seat(),
@@ -261,8 +257,9 @@ impl MirrorDevice {
 
     /// Removes the leg that a leg in sync replaces.
     pub(super) fn remove_replaced(&mut self, at: usize, cx: &mut Context<'_>) {
-        let Some(old) = self.legs[at].replaces.take() else {
-            return;
+        let old = self.legs[at].replaces.take();
+        let Some(old) = old.and_then(|id| self.expect_running().slot_of(id)) else {
+            return; // it replaces none, or that was removed meanwhile
         };
         if let Err(why) = self.remove(old, cx.now_ns) {
             let line = format!("{}: leg {old} stays: {why}", self.config.name);
@@ -304,7 +301,7 @@ impl MirrorDevice {
             self.stays_marked(at, slot, outcome, cx);
         }
         if wiping > 1 {
-            return;
+            return; // the other copy is still being overwritten
         }
         let leg = &mut self.legs[at];
         leg.free_seat();

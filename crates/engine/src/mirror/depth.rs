@@ -15,9 +15,8 @@
 //! # Limits
 //! One window per leg, whatever its number of paths and the sizes of its I/Os. The time in the
 //! queue is no part of the latency that a policy learns.
-use super::requests::Part;
 use super::table::Entry;
-use crate::host::Io;
+use crate::host::{Io, IoDone};
 use crate::limits::{LEG_DEPTH_FIRST, LEG_DEPTH_MAX, LEG_DEPTH_MIN, MIRROR_COPIES, MIRROR_IOS_MAX};
 use alloc::collections::VecDeque;
 use multipath::Outcome;
@@ -182,13 +181,13 @@ impl Depth {
 
     /// Counts the end of an I/O that was counted, well or not. A flush says nothing of how long
     /// data takes.
-    pub fn ended(&mut self, part: &Part, is_flush: bool, interval_ns: u64, now_ns: u64) {
+    pub fn ended(&mut self, done: &IoDone, is_flush: bool, interval_ns: u64, now_ns: u64) {
         self.take_back_unused(interval_ns, now_ns);
         self.out = self.out.saturating_sub(1);
-        if part.outcome.is_done() {
+        if done.outcome.is_done() {
             if !is_flush {
                 let base_ns = self.base_ns.unwrap_or(u64::MAX);
-                self.base_ns = Some(base_ns.min(part.latency_ns));
+                self.base_ns = Some(base_ns.min(done.latency_ns));
             }
             self.measure(interval_ns, now_ns);
         }
@@ -352,7 +351,8 @@ mod tests {
                 };
                 self.now_ns = at_ns;
                 self.ended += 1;
-                let part = Part {
+                let part = IoDone {
+                    cookie: 0,
                     outcome: Outcome::Done,
                     path: NO_PATH,
                     latency_ns: at_ns - given_ns,

@@ -4,7 +4,7 @@ use super::dispatch::{Health, Running};
 use super::leg::LegDevice;
 use super::queue::RequestQueue;
 use super::start::Starting;
-use super::table::Table;
+use super::table::{Table, given_by};
 use super::types::{MirrorConfig, MirrorState, Pending};
 use crate::devices::BackEndsMut;
 use crate::host::{HostEngine, HostEvent, Io, IoOp, VolumeInfo};
@@ -70,6 +70,13 @@ pub(super) struct Orders {
     pub checking_ns: Option<u64>,
     /// Why [`MirrorOrder::Begin`](super::MirrorOrder::Begin) was refused.
     pub not_begun: Option<String>,
+}
+
+impl Orders {
+    /// A check begins: the result of the one before is no answer to its caller.
+    pub fn begin_check(&mut self, now_ns: u64) {
+        (self.checked, self.checking_ns) = (None, Some(now_ns));
+    }
 }
 
 /// Refused starts.
@@ -228,7 +235,7 @@ impl MirrorDevice {
     /// Whether another leg may have a place: nothing that it was given ends there any more.
     pub(super) fn is_vacant(&self, at: usize, (table, index): (&Table, u8)) -> bool {
         let leg = &self.legs[at];
-        let mut given = table.of(index).chain(self.queue.iter());
+        let mut given = given_by(table, index).chain(self.queue.iter());
         let waits = leg.depth.first().is_some();
         leg.is_gone() && !waits && given.all(|it| usize::from(it.leg) != at)
     }

@@ -12,24 +12,25 @@ use super::leg::LegDevice;
 use super::probe::Purpose;
 use super::reads::{Reads, policy_of};
 use super::record::LineageRecord;
-use super::requests::{Part, User};
+use super::requests::User;
 use super::settings::speed_of;
 use super::stack::stacked;
 use super::start;
 use super::table::{Entry, Task};
-use crate::host::{Hints, HostEngine, HostEvent, IoOp, VolumeInfo};
+use crate::host::{Hints, HostEngine, HostEvent, IoDone, IoOp, VolumeInfo};
 use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
 use crate::machine::Span;
 use crate::scratch::Scratch;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::{IoLimits, Range, SecondaryMap};
+use mirror::Id;
 use mirror::assembly::Assembly;
 use mirror::bitmap::PAGE_BYTES;
 use mirror::copies::{Chosen, NoLeg};
 use mirror::layout::COPIES_AT;
 use mirror::limits::LEGS_MAX;
-use mirror::machine::{Mirror, News, Output, Speed, Start, Ticket};
+use mirror::machine::{Mirror, News, Output, Start, Ticket};
 use mirror::ownership::Terms;
 use mirror::superblock::SUPERBLOCK_BYTES;
 use multipath::Outcome;
@@ -49,7 +50,6 @@ pub(super) struct Running {
     pub info: VolumeInfo,
     pub limits: IoLimits,
     pub reads: Reads,
-    pub speed: Speed,
     /// Place in the configuration of the leg of each slot.
     pub places: [Option<u8>; LEGS_MAX],
     /// Users' I/Os, beside the machine's.
@@ -152,7 +152,6 @@ impl Running {
             },
             limits,
             reads,
-            speed,
             places,
             users: SecondaryMap::new(MIRROR_IOS_MAX as u32),
             copies,
@@ -171,6 +170,12 @@ impl Running {
             self.record.give_up();
             self.machine.stop(now_ns);
         }
+    }
+
+    /// The slot of the leg with this identifier; `None`: it is no leg any more.
+    pub fn slot_of(&self, id: Id) -> Option<u8> {
+        let mut entries = self.machine.superblock().entries();
+        entries.find(|it| it.1.id == id).map(|it| it.0)
     }
 
     /// Changes the health.
@@ -443,7 +448,7 @@ impl MirrorDevice {
     }
 
     /// Handles the end of a request of the machine.
-    pub(super) fn task_ended(&mut self, entry: &Entry, done: &Part, cx: &mut Context<'_>) {
+    pub(super) fn task_ended(&mut self, entry: &Entry, done: &IoDone, cx: &mut Context<'_>) {
         let (now_ns, outcome) = (cx.now_ns, done.outcome);
         let crc32c = cx.crc32c;
         let late_until_ns = self.late_until_ns(entry.leg.into(), cx.below.host);

@@ -28,8 +28,8 @@ pub(super) struct LegDevice {
     /// Its slot, once the mirror runs.
     pub slot: Option<u8>,
     pub seat: Seat,
-    /// The slot of the leg that is removed when this one is in sync.
-    pub replaces: Option<u8>,
+    /// The leg that is removed when this one is in sync.
+    pub replaces: Option<Id>,
     pub returns: LegReturn,
     pub watch: LegWatch,
     /// Its data I/O, in flight and waiting.

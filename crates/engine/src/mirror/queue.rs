@@ -1,9 +1,8 @@
 //! Requests to legs: submitted in order, held while the host has no room, and ended.
 use super::device::{Context, MirrorDevice, Phase};
 use super::holes::Run;
-use super::requests::Part;
 use super::table::{Entry, Task};
-use crate::host::{Io, IoOp, NO_PATH, SubmitError};
+use crate::host::{Io, IoDone, IoOp, NO_PATH, SubmitError};
 use alloc::collections::VecDeque;
 use block::Issuer;
 use mirror::limits::LEGS_MAX;
@@ -132,12 +131,13 @@ impl MirrorDevice {
     pub(super) fn end_early(&mut self, cx: &mut Context<'_>) -> bool {
         let any = !self.queue.ended.is_empty();
         while let Some((entry, outcome)) = self.queue.ended.pop_front() {
-            let part = Part {
+            let done = IoDone {
+                cookie: 0,
                 outcome,
                 path: NO_PATH,
                 latency_ns: 0,
             };
-            self.leg_ended(&entry, &part, cx);
+            self.leg_ended(&entry, &done, cx);
         }
         any
     }
@@ -158,9 +158,10 @@ impl MirrorDevice {
 
     /// Submits a request, or ends it. Returns false without room.
     fn try_submit(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) -> bool {
-        let Some(key) = cx.table.put(entry) else {
-            return false;
-        };
+        if cx.table.is_full() {
+            return false; // T6
+        }
+        let key = cx.table.insert(entry);
         let cookie = Issuer::Device(key).to_cookie();
         let io = Io { cookie, ..io };
         let refused = if self.is_fenced_off(&entry) {
@@ -169,7 +170,7 @@ impl MirrorDevice {
             match cx.below.submit(&io, Some(entry.hints), cx.now_ns) {
                 Ok(()) => None,
                 Err(SubmitError::Full) => {
-                    cx.table.take(key);
+                    cx.table.remove(key);
                     return false;
                 }
                 Err(SubmitError::NotReady) if cx.below.host.is_stopping() => Some(Outcome::Stopped),
@@ -179,7 +180,7 @@ impl MirrorDevice {
             }
         };
         if let Some(outcome) = refused {
-            cx.table.take(key);
+            cx.table.remove(key);
             self.queue.end(entry, outcome);
         }
         true
@@ -196,7 +197,7 @@ impl MirrorDevice {
     }
 
     /// Handles the end of a request to a leg.
-    pub(super) fn leg_ended(&mut self, entry: &Entry, done: &Part, cx: &mut Context<'_>) {
+    pub(super) fn leg_ended(&mut self, entry: &Entry, done: &IoDone, cx: &mut Context<'_>) {
         let outcome = done.outcome;
         let at = usize::from(entry.leg);
         self.legs[at].depth.answered(outcome, cx.now_ns);

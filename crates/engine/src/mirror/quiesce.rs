@@ -72,12 +72,10 @@ impl MirrorDevice {
 
     /// Raises the bound in the owner's record. Returns whether it is on all legs.
     pub(super) fn record_bound(&mut self, bound_ms: u32, now_ns: u64) -> bool {
-        let Phase::Running(it) = &mut self.phase else {
-            return false;
-        };
         if !self.config.shared {
-            return true; // nobody else reads it
+            return true; // no other host reads it
         }
+        let it = self.expect_running();
         it.machine.raise_bound(bound_ms, now_ns);
         it.machine.committed_bound_ms() >= bound_ms
     }

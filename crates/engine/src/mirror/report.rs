@@ -1,18 +1,19 @@
 //! How a mirror is doing, and what is asked of it by hand.
 use super::device::{Life, MirrorDevice, Phase};
+use super::dispatch::Running;
 use super::leg::{BadRoom, LegDevice};
 use super::messages;
 use super::names::slot_of;
 use super::reads::for_mirror;
 use super::sizes::LegSize;
-use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport};
+use super::types::{LegOrder, LegReport, LegStatus, MirrorOrder, MirrorReport};
 use crate::devices::{BackEnds, BackEndsMut};
 use crate::host::HostEngine;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use mirror::superblock::{EntryState, LegEntry};
-use mirror::{Label, Named, Superblock};
+use mirror::{Id, Label, Named, Superblock};
 use policy::{Knobs, Policy};
 
 /// Finds the slots of legs that are configured and not there, by their labels.
@@ -31,25 +32,13 @@ fn name_missing(legs: &mut [LegReport], state: &Superblock) {
 /// Adds a leg that the mirror has and that is not among those that are configured.
 fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
     if legs.iter().any(|leg| leg.slot == Some(slot)) {
-        return;
+        return; // it is among them
     }
     let mut report = LegReport {
         name: entry.label.to_string(),
-        uris: Vec::new(),
-        volume: None,
         slot: Some(slot),
         id: Some(entry.id),
-        status: LegStatus::Missing,
-        reachable: false,
-        admin_offline: false,
-        cut_short: false,
-        small: false,
-        stuck: false,
-        due: false,
-        why: None,
-        facts: None,
-        counters: Default::default(),
-        rebuild: None,
+        ..LegReport::default()
     };
     let mut named = legs.iter().filter(|leg| report.names(&leg.uris).is_some());
     let first = named.find(|leg| leg.volume.is_some());
@@ -78,10 +67,7 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
 impl MirrorDevice {
     /// How it is doing.
     pub fn report(&self, below: BackEnds<'_>) -> MirrorReport {
-        let running = match &self.phase {
-            Phase::Running(it) => Some(it),
-            _ => None,
-        };
+        let (running, _) = self.last_state();
         let superblock = running.map(|it| *it.machine.superblock());
         let geometry = superblock.map(|it| it.geometry);
         let changing = running.map(|it| it.machine.changing_legs());
@@ -111,11 +97,20 @@ impl MirrorDevice {
             checked: self.orders.checked,
             checking: (self.orders.checking_ns.zip(running))
                 .map(|(at, it)| (at, it.machine.check_report())),
-            speed: running.map_or(self.config.speed, |it| it.speed),
+            speed: running.map_or(self.config.speed, |it| it.machine.speed()),
             rate: running.map(|it| it.machine.rate()),
             gate_until_ns: self.gate_until_ns(below.host),
             watched: self.watched(),
             held_until_ns: self.held_until_ns(),
+        }
+    }
+
+    /// The mirror that runs, or the last superblock of one that was stopped.
+    fn last_state(&self) -> (Option<&Running>, Option<&Superblock>) {
+        match &self.phase {
+            Phase::Running(it) => (Some(it), None),
+            Phase::Over(last) => (None, last.as_deref()),
+            Phase::Starting(_) => (None, None),
         }
     }
 
@@ -170,11 +165,7 @@ impl MirrorDevice {
     }
 
     fn leg(&self, leg: &LegDevice, below: BackEnds<'_>) -> LegReport {
-        let (running, last) = match &self.phase {
-            Phase::Running(it) => (Some(it), None),
-            Phase::Over(last) => (None, last.as_deref()),
-            Phase::Starting(_) => (None, None),
-        };
+        let (running, last) = self.last_state();
         let facts = leg.slot.and_then(|slot| running?.machine.facts(slot));
         let state_in = |superblock: Option<&Superblock>| {
             let entry = superblock?.legs.get(usize::from(leg.slot?))?.as_ref();
@@ -267,7 +258,7 @@ impl MirrorDevice {
         }
     }
 
-    /// What a user asks of it.
+    /// Executes an order of a user.
     ///
     /// # Errors
     /// Why nothing comes of it, for people.
@@ -277,7 +268,6 @@ impl MirrorDevice {
             MirrorOrder::TakeBack(pending) => {
                 let taken = self.take_back(pending, now_ns);
                 self.orders.taken_back = Some((pending, taken));
-                return Ok(());
             }
             MirrorOrder::AcceptName(accepts) => {
                 // One that runs has its name; what is said of it later is not what was accepted.
@@ -286,7 +276,6 @@ impl MirrorDevice {
                 if let Some(it) = self.ownership_mut() {
                     it.try_again(now_ns);
                 }
-                return Ok(());
             }
             MirrorOrder::Assemble(_) if matches!(self.phase, Phase::Over(_)) => {
                 return Err("it was stopped, and not begun anew".into());
@@ -299,73 +288,93 @@ impl MirrorDevice {
                 // Each is asked now, whatever it is to wait for.
                 let legs = self.legs.iter_mut();
                 legs.for_each(|leg| leg.superblocks.next_ns = 0);
-                return Ok(());
             }
-            MirrorOrder::Remove(slot) => return self.remove(slot, now_ns),
+            MirrorOrder::Leg(id, order) => return self.order_leg(id, order, now_ns),
             MirrorOrder::Forget(volume) => return self.forget(volume),
             MirrorOrder::Grow(_) => {
                 (self.orders.grow_requested, self.orders.grown) = (true, None);
-                return Ok(());
             }
-            MirrorOrder::Evidence(evidence) => {
-                self.handle_evidence(evidence);
-                return Ok(());
-            }
-            MirrorOrder::Recorded(lineage) => {
-                self.handle_recorded(lineage, now_ns);
-                return Ok(());
-            }
-            MirrorOrder::Stop | MirrorOrder::Leave => {
+            MirrorOrder::Evidence(evidence) => self.handle_evidence(evidence),
+            MirrorOrder::Recorded(lineage) => self.handle_recorded(lineage, now_ns),
+            MirrorOrder::Stop => self.stop(now_ns),
+            MirrorOrder::Leave => {
                 self.stop(now_ns);
-                if matches!(order, MirrorOrder::Leave) {
-                    self.life = Life::Leaving;
-                }
-                return Ok(());
+                self.life = Life::Leaving;
             }
-            _ => {}
-        }
-        let Phase::Running(it) = &mut self.phase else {
-            return Ok(());
-        };
-        match *order {
             MirrorOrder::Check(repair) => {
-                self.orders.checked = None; // that of before is no answer to who asks now
-                self.orders.checking_ns = Some(now_ns);
-                it.machine.check(repair, now_ns);
-            }
-            MirrorOrder::RepairFrom(slot) => {
-                self.orders.checked = None;
-                if !it.machine.repair_from(slot, now_ns) {
-                    return Err(format!(
-                        "leg {slot} is not in sync: nothing is repaired from it"
-                    ));
+                if let Some(it) = self.running() {
+                    it.machine.check(repair, now_ns);
+                    self.orders.begin_check(now_ns);
                 }
-                self.orders.checking_ns = Some(now_ns);
             }
-            MirrorOrder::PauseCheck(pause) => it.machine.pause_check(pause, now_ns),
-            MirrorOrder::EndCheck => it.machine.end_check(now_ns),
+            MirrorOrder::PauseCheck(pause) => {
+                if let Some(it) = self.running() {
+                    it.machine.pause_check(pause, now_ns);
+                }
+            }
+            MirrorOrder::EndCheck => {
+                if let Some(it) = self.running() {
+                    it.machine.end_check(now_ns);
+                }
+            }
             MirrorOrder::Speed(speed, lasts) => {
-                it.speed = speed;
-                it.machine.set_speed(speed, now_ns);
-                if lasts {
-                    self.keep_speed(speed, now_ns);
+                if let Some(it) = self.running() {
+                    it.machine.set_speed(speed, now_ns);
+                    if lasts {
+                        self.keep_speed(speed, now_ns);
+                    }
                 }
             }
-            MirrorOrder::Fail(slot) => {
+            MirrorOrder::Begin(_) | MirrorOrder::Add(_) => {
+                unreachable!("the table of legs changes with {order:?}")
+            }
+        }
+        Ok(())
+    }
+
+    /// Executes an order about one leg.
+    fn order_leg(&mut self, id: Id, order: LegOrder, now_ns: u64) -> Result<(), String> {
+        let Phase::Running(it) = &mut self.phase else {
+            return Ok(()); // it has stopped since the caller has seen it run
+        };
+        let Some(slot) = it.slot_of(id) else {
+            return Err(format!("leg {id} was removed or replaced meanwhile"));
+        };
+        let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
+        match order {
+            LegOrder::Fail => {
                 messages::may_leave(slot, it.machine.last_copy_on(slot))?;
                 it.machine.leg_lost(slot, now_ns);
                 // The last leg in sync stays.
                 if !it.machine.may_read(slot) {
-                    self.set_leg_offline(slot, true, now_ns);
+                    if let Some(leg) = leg {
+                        leg.returns.admin_offline = true;
+                    }
+                    self.keep_admin_offline(slot, true, now_ns);
                 }
             }
-            MirrorOrder::Return(slot) => self.set_leg_offline(slot, false, now_ns),
-            MirrorOrder::AcceptCut(slot) => {
-                let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
-                if leg
-                    .as_ref()
-                    .is_some_and(|leg| leg.returns.extent.size == LegSize::Small)
-                {
+            LegOrder::Return => {
+                // Of one that is not there the property holds when it comes.
+                if let Some(leg) = leg {
+                    let facts = it.machine.facts(slot);
+                    let is_stale = facts.is_some_and(|it| !it.in_sync);
+                    leg.returns.restore(is_stale, now_ns);
+                }
+                self.keep_admin_offline(slot, false, now_ns);
+            }
+            LegOrder::Remove => return self.remove(slot, now_ns),
+            LegOrder::RepairFrom => {
+                if !it.machine.repair_from(slot, now_ns) {
+                    self.orders.checked = None;
+                    return Err(format!(
+                        "leg {slot} is not in sync: nothing is repaired from it"
+                    ));
+                }
+                self.orders.begin_check(now_ns);
+            }
+            LegOrder::AcceptCut => {
+                let is_small = |leg: &LegDevice| leg.returns.extent.size == LegSize::Small;
+                if leg.as_ref().is_some_and(|leg| is_small(leg)) {
                     return Err(format!("leg {slot} is still smaller than the mirror needs"));
                 }
                 if !it.machine.accept_cut(slot, now_ns) {
@@ -377,43 +386,15 @@ impl MirrorDevice {
                     leg.returns.extent.accept();
                 }
             }
-            MirrorOrder::Assemble(_)
-            | MirrorOrder::AcceptName(_)
-            | MirrorOrder::TakeBack(_)
-            | MirrorOrder::Remove(_)
-            | MirrorOrder::Forget(_)
-            | MirrorOrder::Grow(_)
-            | MirrorOrder::Evidence(_)
-            | MirrorOrder::Recorded(_)
-            | MirrorOrder::Stop
-            | MirrorOrder::Begin(_)
-            | MirrorOrder::Leave
-            | MirrorOrder::Add(_) => {}
         }
         Ok(())
-    }
-
-    /// A leg returns only when told to; or is to return now.
-    fn set_leg_offline(&mut self, slot: u8, offline: bool, now_ns: u64) {
-        self.keep_admin_offline(slot, offline, now_ns);
-        let facts = self.running().and_then(|it| it.machine.facts(slot));
-        let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
-        let Some(leg) = leg else {
-            return; // it is not there; when it comes, the property holds
-        };
-        match offline {
-            true => leg.returns.admin_offline = true,
-            false => leg
-                .returns
-                .restore(facts.is_some_and(|it| !it.in_sync), now_ns),
-        }
     }
 
     /// Another policy, which becomes a property (row B6), and other knobs.
     pub fn set_policy(&mut self, policy: Policy, knobs: Knobs, now_ns: u64) {
         self.config.knobs = knobs;
         let Phase::Running(it) = &mut self.phase else {
-            return;
+            return; // it starts with these knobs, and the policy that its legs have
         };
         if it.reads.set_policy(policy, knobs).is_err() {
             return; // they are checked where they come from
@@ -462,18 +443,15 @@ impl MirrorDevice {
     /// by another path than the one that is lost: the last leg, which stays, has no other source.
     /// Who is just being rebuilt from that begins anew.
     pub fn inspect_legs(&mut self, below: &mut BackEndsMut<'_>, now_ns: u64) {
+        if matches!(self.phase, Phase::Running(_)) {
+            self.inspect_bounds(below.host, now_ns);
+        }
         let Phase::Running(it) = &mut self.phase else {
-            return;
+            return; // its legs get nothing but superblocks
         };
-        let legs = || {
-            let legs = self.legs.iter();
-            legs.filter_map(|leg| Some((leg.slot?, leg.device())))
-        };
-        it.reads.inspect(below.ask(), legs());
-        self.inspect_bounds(below.host, now_ns);
-        let Phase::Running(it) = &mut self.phase else {
-            return;
-        };
+        let legs = self.legs.iter();
+        let legs = legs.filter_map(|leg| Some((leg.slot?, leg.device())));
+        it.reads.inspect(below.ask(), legs);
         for at in 0..self.legs.len() {
             let leg = &mut self.legs[at];
             let (Some(slot), volume) = (leg.slot, leg.config.volume) else {

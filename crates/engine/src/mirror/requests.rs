@@ -41,24 +41,6 @@ impl User {
 /// Of an output of the machine for a user's I/O.
 const NO_USER: &str = "the machine has an I/O of no user";
 
-/// How what a leg was given has ended there.
-#[derive(Clone, Copy)]
-pub(super) struct Part {
-    pub outcome: Outcome,
-    pub path: PathIndex,
-    pub latency_ns: u64,
-}
-
-impl Part {
-    pub fn of(done: &IoDone) -> Self {
-        Self {
-            outcome: done.outcome,
-            path: done.path,
-            latency_ns: done.latency_ns,
-        }
-    }
-}
-
 impl Running {
     /// A user's I/O that the machine has not ended; `None`: it has, and a leg still has a part.
     fn user(&mut self, id: u32) -> Option<&mut User> {
@@ -232,7 +214,7 @@ impl MirrorDevice {
         &mut self,
         at: usize,
         ticket: Ticket,
-        (part, done): (&PartOf, &Part),
+        (part, done): (&PartOf, &IoDone),
         cx: &mut Context<'_>,
     ) {
         let outcome = done.outcome;

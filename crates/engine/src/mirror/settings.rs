@@ -75,7 +75,7 @@ impl MirrorDevice {
     /// legs say is needed.
     pub(super) fn apply_admin_offline(&mut self, now_ns: u64) {
         let Phase::Running(it) = &mut self.phase else {
-            return;
+            unreachable!("it has just begun to run");
         };
         let offline = admin_offline(&it.machine.properties());
         for leg in &mut self.legs {
@@ -90,28 +90,25 @@ impl MirrorDevice {
 
     /// Makes it last that a leg returns only when told to, or that it may.
     pub(super) fn keep_admin_offline(&mut self, slot: u8, is: bool, now_ns: u64) {
-        // Who asks has seen that there is room.
-        self.set_lasting(now_ns, |properties| {
-            let _ = set_admin_offline(properties, slot, is);
-        });
+        self.set_lasting(now_ns, |properties| set_admin_offline(properties, slot, is));
     }
 
     /// Makes it last how fast is copied in the background.
     pub(super) fn keep_speed(&mut self, speed: Speed, now_ns: u64) {
-        self.set_lasting(now_ns, |properties| {
-            let _ = set_speed(properties, speed);
-        });
+        self.set_lasting(now_ns, |properties| set_speed(properties, speed));
     }
 
-    fn set_lasting(&mut self, now_ns: u64, change: impl FnOnce(&mut Properties)) {
-        let Phase::Running(it) = &mut self.phase else {
-            return;
-        };
-        let before = it.machine.properties();
-        let mut properties = before;
-        change(&mut properties);
-        if properties != before {
-            it.machine.set_properties(properties, now_ns);
+    /// Changes properties of the mirror, which runs. Without room nothing changes: the caller has
+    /// looked for it.
+    fn set_lasting(
+        &mut self,
+        now_ns: u64,
+        change: impl FnOnce(&mut Properties) -> Result<(), BadText>,
+    ) {
+        let machine = &mut self.expect_running().machine;
+        let mut properties = machine.properties();
+        if change(&mut properties).is_ok() && properties != machine.properties() {
+            machine.set_properties(properties, now_ns);
         }
     }
 }

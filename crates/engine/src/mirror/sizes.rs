@@ -13,7 +13,7 @@
 //! it is from then on. Where it ended below its superblocks, or that is not known, nothing can be
 //! written down on the last leg in sync: its errors last until the mirror is stopped.
 use super::device::{MirrorDevice, Phase};
-use super::leg::LegDevice;
+use super::leg::{LegDevice, Retry};
 use super::messages;
 use alloc::string::String;
 use mirror::layout::COPIES_AT;
@@ -182,41 +182,36 @@ impl MirrorDevice {
         if self.legs[at].returns.extent.file_end().is_some() {
             return self.tell_file_cut(at, now_ns);
         }
-        let Some(needs) = self.leg_needs(&self.legs[at]) else {
-            return;
+        let Phase::Running(it) = &mut self.phase else {
+            return; // sizes are checked when it runs
         };
         let leg = &mut self.legs[at];
         let (Some(slot), Some(info)) = (leg.slot, leg.info) else {
-            return;
+            return; // it is checked when it is known
         };
-        let smallest = core::mem::replace(&mut leg.returns.extent.smallest, info.bytes);
-        let before = leg.returns.extent.size;
+        let Some(needs) = it.machine.leg_needs(slot) else {
+            return; // it is no leg any more
+        };
+        let extent = &mut leg.returns.extent;
+        let smallest = core::mem::replace(&mut extent.smallest, info.bytes);
+        let before = extent.size;
         // Its superblock may say so of it, to an engine that has not seen it.
-        let was_cut = match &self.phase {
-            Phase::Running(it) => it.machine.was_cut(slot),
-            _ => false,
-        };
+        let was_cut = it.machine.was_cut(slot);
         let was_small = smallest < needs || before == LegSize::Small || was_cut;
         match info.bytes < needs {
-            true => leg.returns.extent.size = LegSize::Small,
-            false if was_small => leg.returns.extent.size = LegSize::Regrown,
-            false => return,
+            true => extent.size = LegSize::Small,
+            false if was_small => extent.size = LegSize::Regrown,
+            false => return, // it is as large as ever
         }
-        let is_regrown = leg.returns.extent.size == LegSize::Regrown;
-        if let Phase::Running(it) = &mut self.phase {
-            if smallest < needs && (before == LegSize::Enough || !is_regrown) {
-                it.machine.leg_resized(slot, smallest, now_ns);
-            }
-            let facts = it.machine.facts(slot);
-            let is_returning = facts.is_some_and(|it| it.returning);
-            if is_regrown
-                && !is_returning
-                && leg
-                    .returns
-                    .change_retry(|it| it.at_ns = it.at_ns.min(now_ns))
-            {
-                leg.returns.unfit = None;
-            }
+        let is_regrown = extent.size == LegSize::Regrown;
+        if smallest < needs && (before == LegSize::Enough || !is_regrown) {
+            it.machine.leg_resized(slot, smallest, now_ns);
+        }
+        let facts = it.machine.facts(slot);
+        let waits = is_regrown && !facts.is_some_and(|it| it.returning);
+        let hasten = |it: &mut Retry| it.at_ns = it.at_ns.min(now_ns);
+        if waits && leg.returns.change_retry(hasten) {
+            leg.returns.unfit = None;
         }
         self.needs_turn = true;
     }

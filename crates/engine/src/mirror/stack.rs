@@ -36,13 +36,11 @@ impl LegDevice {
 impl MirrorDevice {
     /// Legs have come or gone, or one is about to come.
     pub(super) fn restack(&mut self, below: BackEnds<'_>) {
-        let Phase::Running(it) = &mut self.phase else {
-            return;
-        };
         let legs = self.legs.iter().filter(|leg| leg.counts());
         let Some(limits) = stacked(below, legs.map(LegDevice::device)) else {
-            return;
+            return; // none is ready: the limits hold when one is again
         };
+        let it = self.expect_running();
         it.limits = IoLimits {
             // Whether anything may be written was decided when it began.
             read_only: it.limits.read_only,

@@ -88,56 +88,10 @@ pub(super) enum Task {
 }
 
 /// All of them.
-pub(super) struct Table {
-    entries: SlotMap<Entry>,
-}
+pub(super) type Table = SlotMap<Entry>;
 
-impl Table {
-    pub fn new(room: usize) -> Self {
-        Self {
-            entries: SlotMap::new(room as u32),
-        }
-    }
-
-    /// The key of a new one; `None`: there is no room (T6).
-    pub fn put(&mut self, entry: Entry) -> Option<Key> {
-        (!self.entries.is_full()).then(|| self.entries.insert(entry))
-    }
-
-    /// Those of a mirror.
-    pub fn of(&self, mirror: u8) -> impl Iterator<Item = &Entry> {
-        let all = self.entries.iter().map(|(_, it)| it);
-        all.filter(move |it| it.mirror == mirror)
-    }
-
-    /// The one of this key; `None`: it has ended, and its copy beside a read has not.
-    pub fn get(&self, key: Key) -> Option<&Entry> {
-        self.entries.get(key)
-    }
-
-    /// The one of this key has ended, or was not given.
-    ///
-    /// # Panics
-    /// If there is none: an I/O ends once.
-    pub fn take(&mut self, key: Key) -> Entry {
-        self.entries.remove(key)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn t06_each_is_taken_out_once_and_a_full_table_says_so() {
-        let mut table = Table::new(2);
-        let entry = |leg| Entry::new(0, leg, Task::Probe(0), Span::default());
-        let first = table.put(entry(3)).unwrap();
-        assert!(table.put(entry(4)).is_some() && table.put(entry(5)).is_none());
-        assert_eq!(table.take(first).leg, 3);
-        assert!(table.get(first).is_none());
-        assert_eq!((table.of(0).count(), table.of(1).count()), (1, 0));
-        let again = table.put(entry(6)).unwrap();
-        assert!(again != first && table.get(first).is_none(), "T11");
-    }
+/// Requests of one mirror.
+pub(super) fn given_by(table: &Table, mirror: u8) -> impl Iterator<Item = &Entry> {
+    let all = table.iter().map(|(_, it)| it);
+    all.filter(move |it| it.mirror == mirror)
 }

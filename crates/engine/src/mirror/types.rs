@@ -129,8 +129,8 @@ pub struct NewLeg {
     pub info: VolumeInfo,
     /// Drawn at random.
     pub id: Id,
-    /// The slot of the leg that is removed when this one is in sync.
-    pub replaces: Option<u8>,
+    /// The leg that is removed when this one is in sync.
+    pub replaces: Option<Id>,
 }
 
 /// With what a mirror begins that was stopped, or is new.
@@ -151,27 +151,19 @@ pub enum MirrorOrder {
     /// Take the mirror that the legs are of, although it has another name, and rename it, or
     /// another identifier than is known; or do so no more. One that runs takes none.
     AcceptName(bool),
-    /// Take what the leg of this slot shows where it was cut as the last one in sync for what is
-    /// there.
-    AcceptCut(u8),
     /// Read all copies and compare them; `true`: and make them alike.
     Check(bool),
-    /// Make all copies the same as what the leg of this slot has.
-    RepairFrom(u8),
     /// The check pauses, or goes on.
     PauseCheck(bool),
     /// The check ends.
     EndCheck,
     /// How fast is copied in the background; `true`: the mirror keeps it (row B6).
     Speed(Speed, bool),
-    /// The leg of this slot leaves, and returns only when told to, also after another start.
-    Fail(u8),
-    /// The leg of this slot returns, if it is there.
-    Return(u8),
+    /// For the leg with this identifier, whatever its slot: another leg may have taken that since
+    /// the caller has seen it.
+    Leg(Id, LegOrder),
     /// Another leg.
     Add(Box<NewLeg>),
-    /// The leg of this slot is none any more.
-    Remove(u8),
     /// What this volume of the host leads to was given as a leg, and is none: it is not looked at
     /// any more.
     Forget(u16),
@@ -195,10 +187,25 @@ pub enum MirrorOrder {
     Leave,
 }
 
+/// An order about one leg ([`MirrorOrder::Leg`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LegOrder {
+    /// It leaves, and returns only when told to, also after another start.
+    Fail,
+    /// It returns, if it is there.
+    Return,
+    /// It is no leg any more.
+    Remove,
+    /// All copies become the same as its own.
+    RepairFrom,
+    /// Where it was cut as the last one in sync, what it shows there is used.
+    AcceptCut,
+}
+
 /// An order whose caller has given up (T55).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pending {
-    /// [`MirrorOrder::Remove`] of the leg of this slot.
+    /// [`LegOrder::Remove`] of the leg of this slot.
     Remove(u8),
     /// [`MirrorOrder::Add`] of the leg with this volume.
     Add(u16),
@@ -224,9 +231,10 @@ pub enum MirrorState {
 }
 
 /// How a leg is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LegStatus {
     /// Nothing is known of it: it isn't there.
+    #[default]
     Missing,
     /// It is there, and is none of this mirror's.
     Unusable,
@@ -271,7 +279,7 @@ pub struct LegCounters {
 }
 
 /// How a leg is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LegReport {
     /// As configured; of a leg that is not configured, its label.
     pub name: String,

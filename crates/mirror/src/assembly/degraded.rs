@@ -1,29 +1,29 @@
-//! Whether a mirror may start by itself although legs are missing that had everything.
+//! Decides whether a mirror starts by itself although legs are missing that had everything.
 //!
 //! # Contract
-//! Pure. "In sync and stopped in order" is not enough: that is what a leg shows whose partner went
-//! on without it. So the host keeps a [`Record`] of the last lineage and of its own last run as
-//! owner. It starts by itself with legs that show the clean stop of that lineage, if one in sync
-//! shows that run as its last owner. Nothing else starts by itself ([`Reason`]).
+//! Pure. "In sync and stopped cleanly" is not enough: a leg shows that too if another one went on
+//! without it. So the host keeps a [`Record`] of the last lineage and of its own last run as owner.
+//! The mirror starts by itself with legs that show the clean stop of that lineage, if one in sync
+//! shows that run as its last owner; in no other case ([`Reason`]).
 //!
-//! The order of writes makes that safe:
-//! * A lineage is recorded durably before its first event is written to a leg. It has one writer,
-//!   and no writes after its clean stop, so a leg that shows this stop has all of its writes.
-//! * An owner changes a mirror only after its run is on all legs that it starts with, also on those
-//!   that are not in sync. So a leg that was left behind shows the run that left it, or a later
-//!   one: a stop leaves the run there too.
+//! The order of writes makes this safe:
+//! * A lineage is recorded durably before its first generation is written to a leg. It has one
+//!   writer, and no writes after its clean stop, so a leg that shows this stop has all its writes.
+//! * An owner changes a mirror only after its run is on all legs with which it starts, also on
+//!   those that are not in sync. So a leg that was left behind shows the run that left it, or a
+//!   later one: a stop leaves the run there too.
 //! * A run is recorded only once it is on all legs that were in sync at the start. So at most one
-//!   record has a run that legs in sync show, whichever legs each host has seen. A start without
-//!   some leg does not replace the record of another lineage: that of a half which a user has
-//!   forced to go on.
+//!   host's record has the run that legs in sync show, whichever legs each host has seen. A start
+//!   without some leg does not replace the record of another lineage: that of a half which a user
+//!   has started without the other.
 //!
-//! A kill between the owner's records and the host's leaves legs whose run is not recorded: they
-//! wait.
+//! After a kill between the owner's records and the host's record the run on the legs is not
+//! recorded: the start waits.
 //!
 //! # Limits
-//! Another host, or an engine with another state directory, that a user has forced to go on with
-//! the missing legs is not known here. Where other hosts can reach the legs, the user has to rule
-//! that out ([`Permission::Shared`]).
+//! If a user has started the missing legs alone on another host, or with another state directory,
+//! this host does not know of it. Where other hosts can reach the legs, the user has to rule that
+//! out ([`Permission::Shared`]).
 use super::super::copies::NoLeg;
 use super::super::history::Standing;
 use super::super::machine::planted::{Bug, has};
@@ -33,33 +33,32 @@ use super::{Assembly, Refusal, Role, Wishes, assemble};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// The last state of a mirror that its host has begun or seen.
+/// The last state of a mirror that this host has begun or seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The mirror.
     pub mirror: Id,
     /// Its lineage.
     pub lineage: u64,
-    /// An event of that lineage; later ones may follow.
+    /// A generation of that lineage; later ones may follow.
     pub event: u64,
     /// Slots, as bits, of the legs that were in sync in it.
     pub in_sync: u16,
-    /// It is the event of a clean stop.
+    /// It is the generation of a clean stop.
     pub clean: bool,
-    /// The run of this host that had the legs last; none: a version that did not record it, which
-    /// left none on the legs either.
+    /// The run of this host that was the last owner; none: written by a version that did not record
+    /// it, and left none on the legs either.
     pub run: Id,
 }
 
 impl Record {
-    /// Whether a start by itself is recorded instead of `before`: one that shows this state, and
-    /// has all legs or not.
+    /// Whether the record of a start by itself replaces `before`; `has_all`: no leg was missing.
     pub fn replaces(&self, before: Evidence, has_all: bool) -> bool {
         let is_same = |it: Record| it.mirror == self.mirror && it.lineage == self.lineage;
         has_all || matches!(before, Evidence::Record(it) if is_same(it))
     }
 
-    /// Of the state that a superblock shows.
+    /// Makes the record of a superblock's generation.
     pub fn of(state: &Superblock) -> Self {
         Self {
             mirror: state.mirror,
@@ -72,23 +71,23 @@ impl Record {
     }
 }
 
-/// What a host knows of the last state of a mirror.
+/// Record of a mirror's last state on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// It has no record of it.
+    /// There is none.
     None,
-    /// Its record is damaged, or a copy that was put there and may be an older one.
+    /// It is damaged, or was restored from a copy, which may be older.
     Untrusted,
-    /// As it has written it.
+    /// It is as this host has written it.
     Record(Record),
 }
 
-/// Whether a mirror may start by itself without legs, as the user has it.
+/// The user's setting: whether a mirror may start by itself without legs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
     /// Never.
     Off,
-    /// Not said, and other hosts can reach the legs.
+    /// It is not set, and other hosts can reach the legs.
     Shared,
     /// Where the record shows that it is safe.
     On,
@@ -97,41 +96,40 @@ pub enum Permission {
 /// Why a mirror with missing legs does not start by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The user does not want it.
+    /// [`Permission::Off`].
     Off,
-    /// Other hosts can reach the legs, and the user has not said that none goes on with some.
+    /// [`Permission::Shared`].
     Shared,
-    /// The host has no record of the mirror.
+    /// This host has no record of the mirror.
     NoRecord,
-    /// The record is damaged, or was put back.
+    /// [`Evidence::Untrusted`].
     Untrusted,
-    /// The legs have events that the host has no part in: its record is older.
+    /// The record is older than the legs: another host has committed generations since.
     Older,
-    /// Another run has had a leg since, and may have gone on with the others; its label, if it has
-    /// not released the leg.
+    /// Another run has owned a leg since, and may have gone on with the missing ones; its label, if
+    /// it has not released the leg.
     Owned(Option<Box<Label>>),
-    /// The host has begun a lineage that the legs don't show: those of these slots were in sync in
-    /// it.
+    /// This host has begun a lineage that the legs don't show, in which these slots were in sync.
     Newer(Vec<u8>),
-    /// The lineage is the one of the record, and was not stopped in order.
+    /// The lineage is the one of the record, and was not stopped cleanly.
     Unclean,
-    /// Legs of these slots are there, and can't be used: they show an older state, or were cut.
+    /// The legs of these slots are there, and can't be used: they were rolled back or truncated.
     Unusable(Vec<u8>),
-    /// It can't start by a user's word either.
+    /// The mirror can't start by order of a user either.
     Refused(Refusal),
 }
 
-/// What becomes of a mirror with missing legs.
+/// Decision about a mirror with missing legs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// It starts without them.
     Start(Box<Assembly>),
-    /// It does not start before they are there, or a user says so.
+    /// It starts when the legs are there, or a user orders it.
     Wait(Reason),
 }
 
-/// Whether a mirror starts that [`assemble`] has refused as [`Refusal::Incomplete`] with these
-/// `missing` slots. `run`: the one that asks, which may be the owner of some by now.
+/// Decides about a mirror that [`assemble`] has refused as [`Refusal::Incomplete`] with these
+/// `missing` slots. `run`: the caller's, which may own some legs by now.
 pub fn decide(
     given: &[Result<Superblock, NoLeg>],
     missing: &[u8],
@@ -156,18 +154,17 @@ pub fn decide(
     if !unusable.is_empty() {
         return Decision::Wait(Reason::Unusable(unusable));
     }
-    let newest = given.get(assembly.newest).and_then(|it| it.as_ref().ok());
-    let Some(state) = newest else {
-        return Decision::Wait(Reason::Refused(Refusal::Nothing));
+    let Ok(state) = &given[assembly.newest] else {
+        unreachable!("the newest leg has a superblock");
     };
-    match doubt(state, given, evidence, run) {
+    match reason_to_wait(state, given, evidence, run) {
         None => Decision::Start(Box::new(assembly)),
         Some(reason) => Decision::Wait(reason),
     }
 }
 
-/// Why legs that show `state` may lack acknowledged writes; `None`: they have all.
-fn doubt(
+/// Returns why legs that show `state` may lack acknowledged writes; `None`: they have all.
+fn reason_to_wait(
     state: &Superblock,
     given: &[Result<Superblock, NoLeg>],
     evidence: Evidence,
@@ -202,8 +199,8 @@ fn doubt(
     )
 }
 
-/// Those of the missing legs that are there all the same: put back to an older state, or cut. A
-/// user should know of it before anything is written.
+/// Returns missing legs that are there and can't be used: they were rolled back or truncated. The
+/// user has to know of that before anything is written.
 fn unusable(given: &[Result<Superblock, NoLeg>], missing: &[u8], assembly: &Assembly) -> Vec<u8> {
     let is_cut = |role: &Role| matches!(role, Role::Unusable(NoLeg::Cut(_)));
     if assembly.roles.iter().any(is_cut) {
@@ -217,20 +214,19 @@ fn slots(bits: u16) -> Vec<u8> {
     (0..16).filter(|slot| bits >> slot & 1 == 1).collect()
 }
 
-/// How much the missing legs had at the last stop, by which it is decided how long they are waited
-/// for.
+/// How much the missing legs had at the last stop. It decides how long a start waits for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// One had everything.
     InSync,
     /// All had left, and had everything when they did.
     Gone,
-    /// All were known to lack data even then: new, or their rebuild had not ended.
+    /// All were known to lack data even then: they were new, or being rebuilt.
     Outdated,
 }
 
-/// What is known of the legs that are not among those given; `None`: none is missing, or none that
-/// these know.
+/// Returns how much the legs had that were not given; `None`: no leg is missing that those given
+/// know.
 pub fn missing(given: &[Result<Superblock, NoLeg>]) -> Option<Missing> {
     let there = || given.iter().filter_map(|it| it.as_ref().ok());
     let newest = there().max_by_key(|it| it.event)?;

@@ -7,7 +7,7 @@
 //! [`Acquire::poll_output`] until `None`, at first and after each other call. A read is answered by
 //! [`handle_superblocks`](Acquire::handle_superblocks), a write, which is durable then, by
 //! [`handle_written`](Acquire::handle_written). It ends with [`AcquireOutput::Acquired`] (then
-//! [`given`](Acquire::given) has what the legs say now), `Refused` or `Slow`. A leg that can't be
+//! [`given`](Acquire::given) has the legs' superblocks), `Refused` or `Slow`. A leg that can't be
 //! written is left out, and is an error in `given`.
 //!
 //! Where only this host reaches the legs, it has locked them, so another owner's record belongs to
@@ -18,7 +18,7 @@
 //! hosts that start at once at most one finds its own. After an owner whose heartbeats have ceased
 //! it must stand for two and a half: that owner may have read its own record just before, and may
 //! issue I/O for [`LEASE_INTERVALS`] from then on. Then it is written once more, so that other
-//! hosts see a sequence that rises. If another record is found instead, all begins again: it may be
+//! hosts see a sequence that rises. If another record is found instead, it starts over: it may be
 //! a late heartbeat of an owner that is gone; one that lives is noticed by that watch.
 //!
 //! The legs may execute what that owner sent them until [`Terms::hold_until_ns`] (T9), its
@@ -32,10 +32,10 @@
 //!
 //! [A read-only acquisition](Acquire::read_only) writes no record, and no other host notices it.
 //!
-//! No leg compares and writes in one step, so a host that stands still after its read may overwrite
-//! what another wrote meanwhile. One copy is written first, with the sequence that comes next by
-//! what was read: an owner that wrote since has a higher one in the other copy, which is chosen.
-//! From the read to the end of the write one interval may pass; else all begins again, and a write
+//! No leg compares and writes in one step, so a host that is suspended after its read may overwrite
+//! a later superblock of another host. One copy is written first, with the sequence after the one
+//! that was read: an owner that wrote since has a higher one in the other copy, which is chosen.
+//! From the read to the end of the write one interval may pass; else it starts over, and a write
 //! that has not started by then does not start ([`start_before_ns`](Acquire::start_before_ns),
 //! T49).
 //!
@@ -96,7 +96,7 @@ pub struct Terms {
     pub left_ms: u32,
 }
 
-/// How many times all begins again.
+/// How many times an acquisition starts over.
 const TRIES_MAX: u8 = 4;
 /// Distance of our sequences from those that an unreleased owner may still have in flight.
 const SEQUENCE_STEP: u64 = 1 << 20;
@@ -133,7 +133,7 @@ impl Unreleased {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// All legs are read: what is known of them may be old.
+    /// All legs are read: earlier reads may be outdated.
     Reading,
     /// Another owner's record is left alone for [`WATCHED_INTERVALS`].
     Watching,
@@ -143,7 +143,7 @@ enum Step {
     Writing,
     /// Then to the other copy.
     WritingOther,
-    /// Our record has to stand: another host may have come at the same time.
+    /// Our record has to stand: another host may acquire the mirror at the same time.
     Settling,
     /// All legs are read: does it?
     Verifying,
@@ -179,11 +179,11 @@ pub struct Acquire {
     wrote: bool,
     /// How many times our record was found standing.
     stood: u8,
-    /// How many times all began again.
+    /// How many times it started over.
     tries: u8,
     /// A leg has no owner: another host came after us, and has released it.
     unowned: bool,
-    /// The owner whose record is where ours should be.
+    /// The owner whose record has replaced ours.
     over: Option<Owner>,
     end: Option<AcquireOutput>,
     failed: Vec<(usize, Outcome)>,
@@ -225,7 +225,7 @@ impl Acquire {
     }
 
     /// For a mirror in which a newer version has written fields that this one can't write again:
-    /// nothing is written. A living owner is looked for all the same.
+    /// nothing is written. Another owner's record is watched all the same.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.is_read_only = true;
@@ -378,8 +378,8 @@ impl Acquire {
     }
 
     /// The time before which a write of our record has to start, ns; `u64::MAX`: at any time (T49).
-    /// An interval after the read on which it is based another owner may have come, and all begins
-    /// again.
+    /// An interval after the read on which it is based another owner may have written: the
+    /// acquisition starts over.
     pub fn start_before_ns(&self) -> u64 {
         match self.reach {
             Reach::Here => u64::MAX,
@@ -438,7 +438,7 @@ impl Acquire {
         })
     }
 
-    /// Asks the next leg for what this step needs.
+    /// Reads or writes the next leg, as this step needs.
     fn ask(&mut self, now_ns: u64) -> Option<AcquireOutput> {
         if self.is_idle() {
             return None;
@@ -553,7 +553,7 @@ impl Acquire {
         self.set_step(Step::Settling);
     }
 
-    /// Begins again: what stands on the legs may be another owner's by now.
+    /// Starts over: the record on the legs may be another owner's by now.
     fn restart(&mut self) {
         self.stood = 0;
         self.tries += 1;
@@ -580,7 +580,7 @@ fn is_edge(before: Step, next: Step) -> bool {
     use Step::{Ended, Reading, Rereading, Settling, Verifying, Watching, Writing, WritingOther};
     match next {
         Ended => before != Ended,
-        // All begins again.
+        // It starts over.
         Reading => matches!(
             before,
             Reading | Rereading | Writing | WritingOther | Verifying

@@ -51,7 +51,7 @@ impl LegRead {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Assembling {
     wait_ns: u64,
-    /// How long a decision waits for missing legs, by what is known of them.
+    /// How long a decision waits for missing legs, ns: shorter if they had lost data before.
     decide_ns: u64,
     /// The first turn.
     since_ns: Option<u64>,
@@ -106,8 +106,7 @@ impl Ownership {
         }
     }
 
-    /// Returns whether a start is to be decided now, by what the legs say: it is refused or
-    /// acquired then.
+    /// Returns whether a start is to be decided now: it is refused or acquired then.
     pub fn decides(&mut self, legs: &[LegRead], now_ns: u64) -> bool {
         let pending = |leg: &LegRead| {
             let is_outdated = leg.known == Known::Outdated;

@@ -50,7 +50,7 @@ enum Lease {
     },
 }
 
-/// Another owner's record on a leg that was away when the others were watched.
+/// Another owner's record on a leg that was missing when the others were watched.
 #[derive(Clone, Copy, Debug)]
 struct Contender {
     run: Id,
@@ -286,7 +286,7 @@ impl Leases {
         writes
     }
 
-    /// Ends the heartbeat of a leg; what it was.
+    /// Ends the heartbeat of a leg. Returns its state before.
     pub fn end_heartbeat(&mut self, leg: u8) -> Heartbeat {
         core::mem::take(&mut self.leg_mut(leg).heartbeat)
     }

@@ -42,7 +42,7 @@ pub(super) mod sharp;
 pub(super) mod shrunk;
 
 use super::prelude::*;
-use engine::mirror::MirrorOrder;
+use engine::mirror::{LegOrder, MirrorOrder};
 
 /// Size of each leg: a mirror of the smallest size there can be.
 pub(super) const LEG_BYTES: u64 = 2 << 20;
@@ -123,6 +123,11 @@ impl Rig {
         self.tell(node, ExportControl::Mirror(MIRRORS_FROM, order));
     }
 
+    /// Asks a host's mirror for something about a leg.
+    fn order_leg(&mut self, host: usize, slot: u8, order: LegOrder) {
+        self.order(host, MirrorOrder::Leg(make::leg_id(slot), order));
+    }
+
     /// Addresses of a leg's paths, in their order.
     fn addresses_of(&self, leg: usize) -> impl Iterator<Item = usize> {
         let (targets, legs) = (
@@ -146,15 +151,17 @@ impl Course<'_> {
     /// A mirror is asked for what such a fault is, or for what ends it.
     pub(super) fn order_mirror(&mut self, fault: &Fault, whom: Whom, begins: bool) {
         let leg = self.rig.disk_of(whom.target) as u8;
-        let order = match (fault.kind, begins) {
-            (Kind::FailLeg, true) => MirrorOrder::Fail(leg),
-            (Kind::FailLeg, false) => MirrorOrder::Return(leg),
-            (Kind::CheckMirror, true) => MirrorOrder::Check(bit(fault)),
-            _ => return,
-        };
-        if let MirrorOrder::Fail(leg) = order {
-            self.takes_out(usize::from(leg), whom.host);
+        match (fault.kind, begins) {
+            (Kind::FailLeg, true) => {
+                self.takes_out(usize::from(leg), whom.host);
+                self.rig.order_leg(whom.host, leg, LegOrder::Fail);
+            }
+            (Kind::FailLeg, false) => self.rig.order_leg(whom.host, leg, LegOrder::Return),
+            (Kind::CheckMirror, true) => {
+                let order = MirrorOrder::Check(bit(fault));
+                self.rig.order(whom.host, order);
+            }
+            _ => {}
         }
-        self.rig.order(whom.host, order);
     }
 }

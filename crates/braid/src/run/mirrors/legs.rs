@@ -32,10 +32,11 @@ use crate::run::service::Service;
 use crate::uri::{PathUri, UriKind, names};
 use engine::host::VolumeInfo;
 use engine::mirror::{
-    LegConfig, LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg, Pending,
+    LegConfig, LegOrder, LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg,
+    Pending,
 };
 use mirror::copies::{Chosen, NoLeg};
-use mirror::{Named, Superblock};
+use mirror::{Id, Named, Superblock};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::thread::sleep;
@@ -133,7 +134,9 @@ impl Service {
         for leg in of_name().filter(|leg| leg.status == LegStatus::Missing) {
             self.forget_place(volume, leg)?;
         }
-        self.join_leg(volume, of, &superblock, replaces)
+        let replaced = replaces.map(|slot| superblock.legs[usize::from(slot)]);
+        let replaced = replaced.flatten().map(|entry| entry.id);
+        self.join_leg(volume, of, &superblock, replaced)
     }
 
     /// What there is room for becomes a leg.
@@ -145,7 +148,7 @@ impl Service {
         volume: u16,
         of: &Volume,
         mirror: &Superblock,
-        replaces: Option<u8>,
+        replaces: Option<Id>,
     ) -> Result<(), ControlError> {
         let (config, info) = self.open_leg_of(of).map_err(ControlError::refused)?;
         let number = config.volume;
@@ -337,7 +340,8 @@ impl Service {
         orders::may_fail(&report, leg)?;
         let slot = is_still(&report, leg)?;
         terms::may_be_noted(&self.name(volume), &report, Some(slot))?;
-        self.senders.order(volume, MirrorOrder::Remove(slot));
+        self.senders
+            .order(volume, orders::of_leg(leg, LegOrder::Remove)?);
         // Until its superblocks are overwritten it has its slot, though none of the mirror's legs.
         let is_it = |it: &LegReport| it.slot == Some(slot) && (it.id.is_none() || it.id == leg.id);
         // One that is not there has no place here as soon as its removal is being written.

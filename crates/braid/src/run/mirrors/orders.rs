@@ -21,7 +21,8 @@ use crate::run::plan::{Change, LegVerb};
 use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind};
 use engine::mirror::{
-    LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending, set_admin_offline,
+    LegOrder, LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending,
+    set_admin_offline,
 };
 use mirror::assembly::Wishes;
 use serde_json::{Value, json};
@@ -142,10 +143,10 @@ impl Service {
             Call::MirrorCheck(_) => MirrorOrder::Check(false),
             Call::MirrorRepair(_) if params.leg.is_some() => repair_from(leg(&report, params)?)?,
             Call::MirrorRepair(_) => {
-                let (slot, name) = terms::source(&params.volume, &report)?;
+                let (from, name) = terms::source(&params.volume, &report)?;
                 source = Some(name);
                 // The one that the answer names: none takes its place if it leaves meanwhile.
-                MirrorOrder::RepairFrom(slot)
+                of_leg(from, LegOrder::RepairFrom)?
             }
             Call::MirrorPause(_) => MirrorOrder::PauseCheck(true),
             Call::MirrorResume(_) => MirrorOrder::PauseCheck(false),
@@ -172,7 +173,7 @@ impl Service {
         let slot = may_fail(&report, leg)?;
         is_still(&report, leg)?;
         self.has_room(volume, &report, |it| set_admin_offline(it, slot, true))?;
-        self.senders.order(volume, MirrorOrder::Fail(slot));
+        self.senders.order(volume, of_leg(leg, LegOrder::Fail)?);
         self.wait_out(volume, slot)
     }
 
@@ -182,11 +183,12 @@ impl Service {
     /// It can't be opened, is not to be used, or the legs can't be told.
     pub fn restore_leg(&self, volume: u16, leg: &LegReport) -> Result<(), ControlError> {
         let report = self.mirror_report(volume)?;
+        self.make_usable(volume, &report, leg)?;
         // One without a slot says itself which one it is when it is there.
-        let Some(slot) = self.restored(volume, &report, leg)? else {
+        if leg.slot.is_none() {
             return Ok(());
-        };
-        self.senders.order(volume, MirrorOrder::Return(slot));
+        }
+        self.senders.order(volume, of_leg(leg, LegOrder::Return)?);
         self.wait_kept(volume)
     }
 
@@ -253,16 +255,16 @@ impl Service {
         self.assembled(volume, report.refusals)
     }
 
-    /// A leg that is to return: its slot, where that is known.
+    /// Opens a leg that is to return.
     ///
     /// # Errors
     /// Its file can't be opened, or is not to be used.
-    fn restored(
+    fn make_usable(
         &self,
         volume: u16,
         report: &MirrorReport,
         it: &LegReport,
-    ) -> Result<Option<u8>, ControlError> {
+    ) -> Result<(), ControlError> {
         if let Some(why) = it.why.as_ref().filter(|_| it.is_cut_and_last()) {
             let last = "it is the last leg in sync, and nothing can be restored to it";
             return Err(ControlError::refused(format!("{}: {last}: {why}", it.name)));
@@ -270,8 +272,7 @@ impl Service {
         self.may_return(volume, report, it)?;
         self.open_again(volume, it)?;
         self.is_the_same(it)?;
-        self.is_long_enough(report, it)?;
-        Ok(it.slot)
+        self.is_long_enough(report, it)
     }
 
     /// # Errors
@@ -399,7 +400,8 @@ impl Service {
         // Before the file is taken as it is: an order that is refused changes nothing.
         terms::may_be_noted(&name, &report, None)?;
         self.is_long_enough(&report, leg)?;
-        self.senders.order(volume, MirrorOrder::AcceptCut(slot));
+        self.senders
+            .order(volume, of_leg(leg, LegOrder::AcceptCut)?);
         let (mut accepted, mut pending) = (false, true);
         // Its core has the order before it is asked.
         self.wait_for(volume, SEEN_WAIT, |it| {
@@ -576,11 +578,21 @@ fn writes(call: &Call) -> bool {
     )
 }
 
+/// An order about a leg, which names it by its identifier: its slot may be another leg's when the
+/// order reaches the mirror's core.
+///
+/// # Errors
+/// It is none of the mirror's legs.
+pub(super) fn of_leg(leg: &LegReport, order: LegOrder) -> Result<MirrorOrder, ControlError> {
+    let id = leg.id.ok_or_else(|| is_none(leg))?;
+    Ok(MirrorOrder::Leg(id, order))
+}
+
 /// The leg that a repair goes by.
 fn repair_from(leg: &LegReport) -> Result<MirrorOrder, ControlError> {
-    match leg.slot.filter(|_| leg.status == LegStatus::InSync) {
-        Some(slot) => Ok(MirrorOrder::RepairFrom(slot)),
-        None => Err(ControlError::refused(format!(
+    match leg.status {
+        LegStatus::InSync => of_leg(leg, LegOrder::RepairFrom),
+        _ => Err(ControlError::refused(format!(
             "{} is not in sync: what it has is no copy for the others",
             leg.name
         ))),

@@ -83,7 +83,10 @@ pub(super) fn may_check(name: &str, report: &MirrorReport) -> Result<(), Control
 /// # Errors
 /// Some came in sync later than others, or were found bad and rewritten, or could not be written or
 /// read: which one is right is for a user to say.
-pub(super) fn source(name: &str, report: &MirrorReport) -> Result<(u8, String), ControlError> {
+pub(super) fn source<'a>(
+    name: &str,
+    report: &'a MirrorReport,
+) -> Result<(&'a LegReport, String), ControlError> {
     let legs = report.legs.iter();
     let in_sync = legs.filter(|leg| leg.status == LegStatus::InSync);
     let known = in_sync.filter_map(|leg| Some((leg.slot?, leg, leg.facts?)));
@@ -96,7 +99,7 @@ pub(super) fn source(name: &str, report: &MirrorReport) -> Result<(u8, String), 
     let mut ages = known.iter().map(|it| it.2.since_event);
     let same_age = ages.all(|age| age == facts.since_event);
     if same_age && known.iter().all(|it| history(&it.2).is_empty()) {
-        return Ok((*slot, format!("leg {slot} ({})", first.name)));
+        return Ok((first, format!("leg {slot} ({})", first.name)));
     }
     let each = known.iter().map(|(slot, leg, facts)| {
         format!(

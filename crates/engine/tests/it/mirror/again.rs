@@ -3,7 +3,7 @@ use super::common::{Disk, HOST, SECOND};
 use super::rig::{BLOCK, Rig, WITHOUT, configured, data, io, made};
 use engine::host::{Change, HostControl, IoOp};
 use engine::machine::DeviceError;
-use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder};
+use engine::mirror::{LegOrder, LegStatus, MIRRORS_FROM, MirrorOrder};
 use multipath::Outcome;
 use policy::PathIndex;
 
@@ -79,7 +79,7 @@ fn t13_a_leg_that_lost_one_of_two_paths_with_unflushed_writes_returns_by_the_oth
 fn t13_what_the_last_leg_has_lost_is_told_until_somebody_hears_of_it() {
     let disks = made(2, true);
     let mut rig = two_paths(&disks);
-    rig.order(MirrorOrder::Fail(0));
+    rig.order_leg(0, LegOrder::Fail);
     rig.until(SECOND, |rig| rig.statuses()[0] == LegStatus::Stale);
     for block in 0..8 {
         assert_eq!(rig.write(block, 7), Outcome::Done);

@@ -5,7 +5,7 @@ use super::rig::{Rig, WITHOUT, configured, io, made, superblock};
 use super::start::owned_by;
 use engine::host::{HostEvent, IoOp};
 use engine::machine::DeviceError;
-use engine::mirror::{DegradedStart, LegStatus, MirrorOrder, MirrorState, RecordRequest};
+use engine::mirror::{DegradedStart, LegOrder, LegStatus, MirrorOrder, MirrorState, RecordRequest};
 use mirror::Id;
 use mirror::assembly::degraded::{Evidence, Permission, Record};
 use multipath::Outcome;
@@ -450,7 +450,7 @@ fn a_mirror_waits_for_a_leg_by_what_that_had() {
     // It left before the last stop.
     let mut rig = willing(&disks);
     assert!(host.until(&mut rig, 60 * SECOND, nothing, Rig::is_ready));
-    rig.order(MirrorOrder::Fail(1));
+    rig.order_leg(1, LegOrder::Fail);
     let is_stale = |rig: &Rig| rig.statuses()[1] == LegStatus::Stale;
     assert!(host.until(&mut rig, 60 * SECOND, nothing, is_stale));
     assert_eq!(host.write(&mut rig, (0, 2), nothing), Outcome::Done);

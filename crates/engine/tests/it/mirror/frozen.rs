@@ -2,7 +2,7 @@
 use super::common::{Disk, HOST, MS, SECOND};
 use super::rig::{Rig, configured, data, io, made, said_of, shared, superblock};
 use engine::host::{IoOp, PathKind};
-use engine::mirror::{LegStatus, MirrorOrder};
+use engine::mirror::{LegOrder, LegStatus, MirrorOrder};
 use mirror::layout::COPIES_AT;
 use mirror::superblock::Owner;
 use mirror::{Id, Label};
@@ -81,7 +81,7 @@ fn t49_a_copy_from_before_a_standstill_is_dropped() {
         mirror.shared = true;
         let mut rig = Rig::with(&disks, host, mirror);
         rig.until(60 * SECOND, Rig::is_ready);
-        rig.order(MirrorOrder::Fail(1));
+        rig.order_leg(1, LegOrder::Fail);
         rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
         rig.run(SECOND, |_| false);
         let block = if zeroes { 40 } else { 0 };
@@ -89,7 +89,7 @@ fn t49_a_copy_from_before_a_standstill_is_dropped() {
         assert_eq!(rig.flush(), Outcome::Done);
         let disk = rig.disk(1);
         (disk.by_workers, disk.delay_ns) = (true, 10 * MS);
-        rig.order(MirrorOrder::Return(1));
+        rig.order_leg(1, LegOrder::Return);
         let data_at = superblock(&disks[1]).superblock.place.data_offset;
         let runs = |rig: &Rig| {
             let mut units = (0..16).map(|unit| data_at + (unit << 16));
@@ -169,7 +169,7 @@ fn t49_a_claim_from_before_a_standstill_is_not_written() {
 fn t49_a_wipe_from_before_a_standstill_is_dropped() {
     let disks = made(2, true);
     let mut rig = rig(&disks);
-    rig.order(MirrorOrder::Remove(1));
+    rig.order_leg(1, LegOrder::Remove);
     let said = |rig: &Rig| rig.lines().iter().any(|it| it.contains("was removed"));
     rig.until(10 * SECOND, said);
     assert!(writes_superblocks(&rig));

@@ -1,6 +1,7 @@
 //! Legs that hang: who waits for them, and whose memory they keep.
 use super::clients::Clients;
 use super::common::{Address, Disk, HOST, MS, SECOND, WIRE_NS, World};
+use super::made::leg_id;
 use super::rig::{Rig, configured, crc32c, data, io, made};
 use engine::Core;
 use engine::Span;
@@ -8,7 +9,7 @@ use engine::export::{ExportConfig, ExportControl, ExportEvent, Offer};
 use engine::host::{HostEngine, HostEvent, IoOp};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::machine::{DeviceOp, Machine};
-use engine::mirror::{Devices, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorsConfig};
+use engine::mirror::{Devices, LegOrder, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorsConfig};
 use multipath::Outcome;
 use nbd::client::Config;
 use nbd::{Kind, Request};
@@ -33,7 +34,7 @@ fn t09_t10_t14_a_leg_that_hangs_and_is_taken_out_holds_up_nobody_and_returns_whe
     assert!(!rig.run(5500 * MS, |rig| ended(rig, 0)));
     let lends = |rig: &Rig, it: &engine::host::Io| rig.engine.borrow().devices().is_lent(it.span);
     assert!(!lends(&rig, &first), "it is the engine's anyhow");
-    rig.order(MirrorOrder::Fail(0));
+    rig.order_leg(0, LegOrder::Fail);
     rig.until(SECOND, |rig| ended(rig, 0));
     assert!(lends(&rig, &first), "leg 0 has it");
     let loans = |rig: &Rig| -> Vec<(bool, u32)> {
@@ -53,7 +54,7 @@ fn t09_t10_t14_a_leg_that_hangs_and_is_taken_out_holds_up_nobody_and_returns_whe
     assert!(rig.done.iter().all(|done| done.outcome == Outcome::Done));
     // It returns when it has ended what it had.
     rig.disk(0).delay_ns = 0;
-    rig.order(MirrorOrder::Return(0));
+    rig.order_leg(0, LegOrder::Return);
     assert!(!rig.run(SECOND, |rig| rig.statuses()[0] != LegStatus::Stale));
     assert!(lends(&rig, &first));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
@@ -197,7 +198,7 @@ fn t10_memory_of_an_answered_write_is_nobodys_while_a_leg_that_left_still_has_it
         offered.world.nodes[HOST].disks[0].delay_ns = 9 * SECOND;
         *disks[0].log.borrow_mut() = Some(Vec::new());
         assert!(!offered.write(conn, 0x22, bytes), "leg 0 hangs");
-        offered.order(MirrorOrder::Fail(0));
+        offered.order(MirrorOrder::Leg(leg_id(0), LegOrder::Fail));
         assert!(offered.ends(conn), "{bytes}");
         assert!(offered.used() >= bytes.into());
         for _ in 0..20 {
@@ -237,7 +238,7 @@ fn t10_of_several_writes_that_a_leg_still_has_each_gives_its_memory_back_when_it
         offered.clients.borrow_mut().submit(conn, request, &data);
         offered.world.pass(10 * MS);
     }
-    offered.order(MirrorOrder::Fail(0));
+    offered.order(MirrorOrder::Leg(leg_id(0), LegOrder::Fail));
     let all = |it: &Offered| it.clients.borrow().all[conn].ended.len() == 4;
     assert!(offered.run(SECOND, all));
     offered.clients.borrow_mut().all[conn].ended.clear();

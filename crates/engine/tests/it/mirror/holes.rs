@@ -4,7 +4,7 @@ use super::rig::{BLOCK, Rig, configured, data, io, made};
 use engine::DeviceOp;
 use engine::host::{IoOp, PathKind};
 use engine::machine::DeviceError;
-use engine::mirror::{LegStatus, MirrorOrder};
+use engine::mirror::{LegOrder, LegStatus, MirrorOrder};
 use multipath::Outcome;
 use nvme::wire::Status;
 use policy::PathIndex;
@@ -41,7 +41,7 @@ fn without_leg(disks: &[Disk], keep: bool) -> Rig {
 
 fn after_loss(mut rig: Rig, disks: &[Disk]) -> Rig {
     assert_eq!(rig.write(100, 5), Outcome::Done);
-    rig.order(MirrorOrder::Fail(1));
+    rig.order_leg(1, LegOrder::Fail);
     rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
     rig.run(SECOND, |_| false);
     assert_eq!(rig.write(0, 7), Outcome::Done);
@@ -84,7 +84,7 @@ fn rebuild_of_a_leg_that_keeps_holes_leaves_them() {
 fn holes_are_left(unit: u32) {
     let disks = made(2, true);
     let mut rig = after_loss(rig_of(&disks, unit), &disks);
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, is_whole);
     let want = [
         (false, 0, 64),
@@ -110,7 +110,7 @@ fn rebuild_of_a_leg_that_promises_no_zeroes_writes_them() {
     let disks = made(2, true);
     let mut rig = without_leg(&disks, false);
     rig.disk(1).keeps_holes = true;
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, is_whole);
     let want = [0, 256, 512, 768].map(|from| (false, from, from + 256));
     assert_eq!(copied(&disks[1]), want);
@@ -134,7 +134,7 @@ fn leg_that_fails_to_make_holes_is_written() {
         let disks = made(2, true);
         let mut rig = without_leg(&disks, true);
         rig.disk(1).hole_error = Some(error);
-        rig.order(MirrorOrder::Return(1));
+        rig.order_leg(1, LegOrder::Return);
         rig.until(60 * SECOND, is_whole);
         let all = copied(&disks[1]);
         let holes = all.iter().filter(|it| it.0).count();
@@ -158,7 +158,7 @@ fn leg_that_fails_to_make_holes_is_written() {
 fn t46_write_to_a_hole_that_is_being_made_waits_for_it() {
     let disks = made(2, true);
     let mut rig = without_leg(&disks, true);
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.disk(1).delay_ns = 20 * MS;
     rig.until(60 * SECOND, |_| copied(&disks[1]).len() == 4);
     // All that follows are holes. One is under way for long, and what comes behind it is quick.
@@ -189,7 +189,7 @@ fn leg_that_fails_between_runs_returns() {
     let disks = made(2, true);
     let mut rig = without_leg(&disks, true);
     rig.disk(1).delay_ns = 20 * MS;
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, |_| copied(&disks[1]).len() == 1);
     rig.disk(1).error = Some(DeviceError::Os(19));
     rig.until(60 * SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);

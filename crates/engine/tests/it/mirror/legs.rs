@@ -3,7 +3,7 @@ use super::common::{MS, SECOND};
 use super::rig::{LEG_BYTES, Rig, data, io, made, say, superblock};
 use engine::host::{IoOp, SubmitError};
 use engine::machine::DeviceError;
-use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
+use engine::mirror::{LegOrder, LegStatus, MirrorOrder, MirrorState};
 use mirror::superblock::{EntryState, Superblock};
 use multipath::Outcome;
 use nvme::wire::Status;
@@ -63,7 +63,7 @@ fn leg_whose_superblocks_are_read_slowly_returns() {
         let mut rig = Rig::with_last_leg(&disks, &[1], 0);
         rig.disk(1).delay_ns = 960 * MS;
         rig.run((2000 + later * 250) * MS, |_| false);
-        rig.order(MirrorOrder::Return(1));
+        rig.order_leg(1, LegOrder::Return);
         rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     }
 }
@@ -72,7 +72,7 @@ fn leg_whose_superblocks_are_read_slowly_returns() {
 fn what_legs_are_is_shown_also_of_a_mirror_that_was_stopped() {
     let disks = made(2, true);
     let mut rig = Rig::ready(&disks);
-    rig.order(MirrorOrder::Fail(1));
+    rig.order_leg(1, LegOrder::Fail);
     assert_eq!(rig.write(0, 1), Outcome::Done);
     assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
     let line = |rig: &Rig, words| rig.lines().iter().any(|line| line.contains(words));
@@ -182,7 +182,7 @@ fn t14_a_leg_whose_record_is_full_is_stuck() {
         assert_eq!(rig.read(block), Ok(3));
     }
     rig.disk(1).refuses_odd = false;
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     assert_eq!(data(&disks[0]), data(&disks[1]));
     assert_eq!(rig.report().legs[1].facts.unwrap().bad.0, 0);
@@ -226,7 +226,7 @@ fn t14_a_leg_that_is_cut_short_leaves_at_once_and_is_rebuilt_from_the_start_when
                 .iter()
                 .all(|&byte| byte == 0)
         );
-        rig.order(MirrorOrder::Return(1));
+        rig.order_leg(1, LegOrder::Return);
         rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
         assert_eq!(data(&disks[0]), data(&disks[1]));
     }
@@ -249,7 +249,7 @@ fn t45_of_the_last_leg_what_was_cut_off_is_an_error_and_the_rest_is_there() {
     let why = leg.why.unwrap_or_default();
     assert!(is_cut && why.contains("cut short"), "{why}");
     // What is left is copied, and of the rest is said that nobody has it.
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     let lacks = |rig: &Rig| rig.report().legs[1].facts.map(|it| (it.lacks, it.stuck));
     rig.until(60 * SECOND, |rig| lacks(rig) == Some((1, 1)));
     let why = rig.report().legs[1].why.clone().unwrap_or_default();
@@ -267,7 +267,7 @@ fn t45_of_the_last_leg_what_was_cut_off_is_an_error_and_the_rest_is_there() {
         matches!(state, EntryState::Stale(lack) if lack.position == 0),
         "{state:?}"
     );
-    rig.order(MirrorOrder::Return(0));
+    rig.order_leg(0, LegOrder::Return);
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     assert_eq!(data(&disks[0]), data(&disks[1]));
 }

@@ -41,7 +41,7 @@ pub fn legs(count: u8, in_sync: bool, properties: Properties) -> Option<Vec<Vec<
         beat_interval_ms: 5000,
     };
     let leg = |slot: u8| NewLeg {
-        id: Id([0x10 + slot; 16]),
+        id: leg_id(slot),
         label: Label::cut(&format!("disk:{slot}")),
         in_sync,
     };
@@ -63,6 +63,11 @@ pub fn legs(count: u8, in_sync: bool, properties: Properties) -> Option<Vec<Vec<
         bytes
     };
     Some((0..count).map(leg).collect())
+}
+
+/// The identifier of the leg that has a slot when its mirror is made.
+pub fn leg_id(slot: u8) -> Id {
+    Id([0x10 + slot; 16])
 }
 
 /// The volume of a leg: over the device of this number.

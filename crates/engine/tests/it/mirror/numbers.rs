@@ -1,10 +1,11 @@
 //! Volumes whose numbers were a leg's.
 use super::common::{Disk, SECOND};
+use super::made::leg_id;
 use super::rig::{LEG_BYTES, Rig, WITHOUT, configured, data, made};
 use engine::LocalDevice;
 use engine::host::{HostConfig, PathKind};
 use engine::machine::DeviceError;
-use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, Pending};
+use engine::mirror::{LegOrder, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, Pending};
 use mirror::layout::COPIES_AT;
 use multipath::Outcome;
 
@@ -13,7 +14,7 @@ fn t33_a_volume_that_has_the_number_of_a_leg_says_nothing_of_the_leg_in_its_plac
     let (all, host, mirror) = and_a_third();
     let mut rig = Rig::with(&all, host, mirror);
     rig.until(30 * SECOND, Rig::is_ready);
-    rig.order(MirrorOrder::Remove(1));
+    rig.order_leg(1, LegOrder::Remove);
     rig.until(5 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
     rig.order(super::rig::add(2));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
@@ -33,6 +34,37 @@ fn t33_a_volume_that_has_the_number_of_a_leg_says_nothing_of_the_leg_in_its_plac
 
 /// An error of the medium.
 const EIO: DeviceError = DeviceError::Os(5);
+
+/// A leg has been removed, and another one has its slot: an order about the first is none about it.
+#[test]
+fn order_about_a_removed_leg_spares_its_successor() {
+    let (disks, mut rig) = without_1();
+    rig.order_leg(1, LegOrder::Remove);
+    rig.until(5 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
+    // It replaces a leg that is none by then.
+    let MirrorOrder::Add(mut new) = super::rig::add(2) else {
+        unreachable!();
+    };
+    new.replaces = Some(leg_id(1));
+    rig.order(MirrorOrder::Add(new));
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(slots(&rig), [Some(0), Some(1)]);
+    let fail = MirrorOrder::Leg(leg_id(1), LegOrder::Fail);
+    rig.order(fail.clone());
+    rig.run(SECOND, |_| false);
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 2]);
+    let said = |line: &String| line.contains("removed or replaced meanwhile");
+    assert!(rig.lines().iter().any(said), "{:?}", rig.lines());
+    assert_eq!(rig.write(3, 7), Outcome::Done);
+    assert_eq!(data(&disks[0]), data(&disks[2]));
+    // The new leg has an identifier of its own; a mirror that has stopped has no leg.
+    rig.order_leg(1, LegOrder::Fail);
+    rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+    rig.stop();
+    let before = rig.lines().len();
+    rig.order(fail);
+    assert_eq!(rig.lines().len(), before);
+}
 
 /// A new mirror of two disks, and a third one that may become a leg.
 fn and_a_third() -> (Vec<Disk>, HostConfig, MirrorConfig) {
@@ -69,7 +101,7 @@ fn without_1() -> (Vec<Disk>, Rig) {
 #[test]
 fn a_leg_that_is_not_there_is_removed_with_its_place_and_another_one_has_its_number() {
     let (disks, mut rig) = without_1();
-    rig.order(MirrorOrder::Remove(1));
+    rig.order_leg(1, LegOrder::Remove);
     rig.until(5 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
     rig.order(super::rig::add(2));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
@@ -88,7 +120,7 @@ fn a_leg_that_is_replaced_while_it_is_not_there_leaves_no_place_behind() {
     let MirrorOrder::Add(mut new) = super::rig::add(2) else {
         unreachable!();
     };
-    new.replaces = Some(1);
+    new.replaces = Some(leg_id(1));
     rig.order(MirrorOrder::Add(new));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     assert_eq!(slots(&rig), [Some(0), Some(2)]);
@@ -102,7 +134,7 @@ fn a_leg_is_added_while_the_superblocks_of_a_removed_one_hang() {
     let mut rig = Rig::with(&disks, host, mirror);
     rig.until(30 * SECOND, Rig::is_ready);
     rig.disk(1).delay_ns = 3600 * SECOND;
-    rig.order(MirrorOrder::Remove(1));
+    rig.order_leg(1, LegOrder::Remove);
     rig.run(10 * SECOND, |_| false);
     rig.order(super::rig::add(2));
     let in_sync = |rig: &Rig| {
@@ -127,7 +159,7 @@ fn is_wiped(disk: &Disk) -> bool {
 fn leg_that_comes_before_its_removal_is_wiped() {
     let (disks, mut rig) = without_1();
     rig.disk(0).delay_ns = 20 * SECOND;
-    rig.order(MirrorOrder::Remove(1));
+    rig.order_leg(1, LegOrder::Remove);
     rig.disk(1).error = None;
     rig.run(15 * SECOND, |_| false);
     assert_eq!(rig.report().legs[1].slot, Some(1), "{:?}", rig.report());
@@ -147,7 +179,7 @@ fn leg_that_comes_while_its_removal_is_taken_back_returns() {
     let (disks, mut rig) = without_1();
     rig.disk(0).delay_ns = 5 * SECOND;
     assert_eq!(rig.write(3, 7), Outcome::Done);
-    rig.order(MirrorOrder::Remove(1));
+    rig.order_leg(1, LegOrder::Remove);
     rig.order(MirrorOrder::TakeBack(Pending::Remove(1)));
     rig.disk(0).delay_ns = 0;
     rig.disk(1).error = None;
@@ -161,14 +193,14 @@ fn place_of_a_leg_is_kept_until_its_reads_end() {
     let (disks, host, mirror) = and_a_third();
     let mut rig = Rig::with(&disks, host, mirror);
     rig.until(30 * SECOND, Rig::is_ready);
-    rig.order(MirrorOrder::Fail(1));
+    rig.order_leg(1, LegOrder::Fail);
     rig.run(SECOND, |_| false);
     // It is read to return, which takes long; its superblocks are overwritten at once.
     rig.disk(1).delay_ns = 9 * SECOND;
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.run(SECOND, |_| false);
     rig.disk(1).delay_ns = 0;
-    rig.order(MirrorOrder::Remove(1));
+    rig.order_leg(1, LegOrder::Remove);
     rig.run(SECOND, |_| false);
     assert_eq!(rig.statuses(), [LegStatus::InSync]);
     rig.order(super::rig::add(2));
@@ -191,7 +223,7 @@ fn a_leg_that_was_removed_elsewhere_does_not_return() {
     let disks = made(2, true);
     let mut other = Rig::ready(&disks);
     let before = disks[1].bytes.borrow().clone();
-    other.order(MirrorOrder::Remove(1));
+    other.order_leg(1, LegOrder::Remove);
     other.until(5 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
     other.stop();
     *disks[1].bytes.borrow_mut() = before;
@@ -220,7 +252,7 @@ fn slot_of_a_leg_that_comes_as_it_is_removed_is_kept_until_it_is_wiped() {
     (rig.disk(1).error, rig.disk(1).delay_ns) = (None, 9 * SECOND);
     rig.until(60 * SECOND, |rig| rig.report().legs[1].reachable);
     rig.run(2 * SECOND, |_| false);
-    rig.order(MirrorOrder::Remove(1));
+    rig.order_leg(1, LegOrder::Remove);
     rig.run(SECOND, |_| false);
     assert_eq!(rig.report().legs[1].slot, Some(1), "{:?}", rig.report());
     rig.order(super::rig::add(2));
@@ -234,7 +266,7 @@ fn slot_of_a_leg_that_comes_as_it_is_removed_is_kept_until_it_is_wiped() {
 fn removed_leg_that_comes_unreadable_leaves_its_place() {
     let (_, mut rig) = without_1();
     rig.disk(0).delay_ns = 5 * SECOND;
-    rig.order(MirrorOrder::Remove(1));
+    rig.order_leg(1, LegOrder::Remove);
     rig.disk(1).error = Some(EIO);
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
     assert_eq!(rig.report().unwiped, 0b10);
@@ -250,10 +282,10 @@ fn leg_that_was_to_return_as_it_was_removed_returns_when_that_is_taken_back() {
     let mut rig = Rig::ready(&disks);
     // While its leaving is being said on the other leg.
     rig.disk(0).delay_ns = 20 * SECOND;
-    rig.order(MirrorOrder::Fail(1));
+    rig.order_leg(1, LegOrder::Fail);
     rig.run(SECOND, |_| false);
-    rig.order(MirrorOrder::Remove(1));
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Remove);
+    rig.order_leg(1, LegOrder::Return);
     rig.run(3 * SECOND, |_| false);
     rig.order(MirrorOrder::TakeBack(Pending::Remove(1)));
     let taken = Some((Pending::Remove(1), true));
@@ -267,13 +299,13 @@ fn leg_that_was_to_return_as_it_was_removed_returns_when_that_is_taken_back() {
 fn leg_that_is_inspected_as_it_is_removed_returns_when_that_is_taken_back() {
     let disks = made(2, true);
     let mut rig = Rig::ready(&disks);
-    rig.order(MirrorOrder::Fail(1));
+    rig.order_leg(1, LegOrder::Fail);
     rig.run(SECOND, |_| false);
     rig.disk(1).delay_ns = 9 * SECOND;
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.run(SECOND, |_| false);
     rig.disk(1).delay_ns = 0;
-    rig.order(MirrorOrder::Remove(1));
+    rig.order_leg(1, LegOrder::Remove);
     rig.order(MirrorOrder::TakeBack(Pending::Remove(1)));
     let taken = Some((Pending::Remove(1), true));
     assert_eq!(rig.report().taken_back, taken);

@@ -6,7 +6,8 @@ use engine::export::{ExportControl, ExportEvent};
 use engine::host::{HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::mirror::{
-    Devices, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, MirrorReport, MirrorState,
+    Devices, LegOrder, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, MirrorReport,
+    MirrorState,
 };
 use engine::{Core, Machine, Span};
 use mirror::assembly::Wishes;
@@ -157,7 +158,7 @@ impl Rig {
             assert_eq!(rig.write(block, 3), Outcome::Done);
         }
         rig.run(later_ns, |_| false);
-        rig.order(MirrorOrder::Fail(1));
+        rig.order_leg(1, LegOrder::Fail);
         rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
         rig.run(SECOND, |_| false);
         rig
@@ -236,6 +237,14 @@ impl Rig {
         let now_ns = self.world.now_ns;
         let order = ExportControl::Mirror(MIRRORS_FROM, order);
         self.engine.borrow_mut().handle_control(order, now_ns);
+    }
+
+    /// Orders something of the leg that has a slot.
+    pub fn order_leg(&mut self, slot: u8, order: LegOrder) {
+        let report = self.report();
+        let leg = report.legs.iter().find(|leg| leg.slot == Some(slot));
+        let id = leg.and_then(|leg| leg.id).unwrap_or(made::leg_id(slot));
+        self.order(MirrorOrder::Leg(id, order));
     }
 
     pub fn control(&mut self, message: HostControl) {

@@ -3,7 +3,7 @@ use super::common::SECOND;
 use super::rig::{LEG_BYTES, Rig, WITHOUT, configured, data, made, say, superblock};
 use engine::host::HostEvent;
 use engine::machine::{DeviceError, LocalDevice, Machine};
-use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
+use engine::mirror::{LegOrder, LegStatus, MirrorOrder, MirrorState};
 use mirror::superblock::EntryState;
 use mirror::{Id, Name, Superblock};
 use multipath::Outcome;
@@ -70,7 +70,7 @@ fn t50_a_leg_that_shrank_while_away_has_nothing() {
     disks[1].bytes.borrow_mut()[SMALL as usize..].fill(0);
     resize(&mut rig, 1, SMALL);
     resize(&mut rig, 1, LEG_BYTES);
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     assert_eq!(data(&disks[0]), data(&disks[1]));
 }
@@ -83,7 +83,7 @@ fn t50_what_the_last_leg_lost_fails_until_accepted() {
     disks[0].bytes.borrow_mut()[SMALL as usize..].fill(0);
     resize(&mut rig, 0, SMALL);
     rig.run(SECOND, |_| false);
-    rig.order(MirrorOrder::AcceptCut(0));
+    rig.order_leg(0, LegOrder::AcceptCut);
     rig.run(SECOND, |_| false);
     let said = "still smaller";
     assert!(rig.lines().iter().any(|it| it.contains(said)));
@@ -108,12 +108,12 @@ fn t50_what_the_last_leg_lost_fails_until_accepted() {
     let mut rig = Rig::ready(&disks);
     is_cut(&mut rig);
     // What is left is copied to the other leg, and no zeroes are.
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, |rig| {
         let facts = rig.report().legs[1].facts;
         facts.is_some_and(|it| it.is_stuck())
     });
-    rig.order(MirrorOrder::AcceptCut(0));
+    rig.order_leg(0, LegOrder::AcceptCut);
     rig.until(SECOND, |rig| !rig.report().legs[0].is_cut_and_last());
     assert_eq!(rig.read(1400), Ok(0));
     assert_eq!(rig.write(1400, 6), Outcome::Done);
@@ -134,7 +134,7 @@ fn t50_a_cut_leg_leaves_when_another_has_all() {
     resize(&mut rig, 0, SMALL);
     resize(&mut rig, 0, LEG_BYTES);
     assert_eq!(rig.read(1400), Err(Outcome::CutShort));
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, |rig| rig.statuses()[1] == LegStatus::InSync);
     assert_eq!(rig.read(1400), Ok(3));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
@@ -159,13 +159,13 @@ fn t50_accepted_loss_is_copied_to_a_leg_that_returns() {
         resize(&mut rig, 0, SMALL);
         resize(&mut rig, 0, LEG_BYTES);
         rig.run(SECOND, |_| false);
-        rig.order(MirrorOrder::AcceptCut(0));
+        rig.order_leg(0, LegOrder::AcceptCut);
         rig.until(SECOND, |rig| !rig.report().legs[0].is_cut_and_last());
         if restarts {
             rig.stop();
             rig = Rig::ready(&disks);
         }
-        rig.order(MirrorOrder::Return(1));
+        rig.order_leg(1, LegOrder::Return);
         rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
         for _ in 0..4 {
             assert_eq!((rig.read(1400), rig.read(0)), (Ok(0), Ok(5)));
@@ -181,7 +181,7 @@ fn t50_loss_during_a_sanitize_is_not_accepted() {
     let mut rig = Rig::with_last_leg(&disks, &[0, 1400], FORGOTTEN);
     rig.disk(0).error = Some(DeviceError::Nvme(Status::SANITIZE_IN_PROGRESS));
     assert_eq!(rig.read(1400), Err(Outcome::Erased));
-    rig.order(MirrorOrder::AcceptCut(0));
+    rig.order_leg(0, LegOrder::AcceptCut);
     rig.run(SECOND, |_| false);
     let leg = rig.report().legs[0].clone();
     let accepting = leg.facts.is_some_and(|it| it.accepting);
@@ -191,7 +191,7 @@ fn t50_loss_during_a_sanitize_is_not_accepted() {
     rig.run(10 * SECOND, |_| false);
     assert_eq!(rig.read(1400), Err(Outcome::CutShort));
     // Nothing was marked: the other leg still lacks nothing.
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, |rig| rig.statuses()[1] == LegStatus::InSync);
     assert_eq!(rig.read(1400), Ok(3));
 }
@@ -208,7 +208,7 @@ fn t50_a_leg_that_was_cut_under_an_engine_before_returns_by_itself() {
     rig.stop();
     let mut rig = Rig::ready(&disks);
     assert_eq!(rig.read(1400), Err(Outcome::CutShort));
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, |rig| rig.statuses()[1] == LegStatus::InSync);
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     assert_eq!(data(&disks[0]), data(&disks[1]));
@@ -234,7 +234,7 @@ fn t50_a_last_leg_whose_file_was_cut_says_so() {
     let mut rig = Rig::ready(&disks);
     assert_eq!(rig.read(1400), Err(Outcome::CutShort));
     assert_eq!(rig.read(0), Ok(3));
-    rig.order(MirrorOrder::AcceptCut(0));
+    rig.order_leg(0, LegOrder::AcceptCut);
     rig.until(SECOND, |rig| !rig.report().legs[0].is_cut_and_last());
     assert_eq!(rig.read(1400), Ok(0));
 }
@@ -253,7 +253,7 @@ fn t50_a_leg_whose_file_was_cut_leaves_unasked() {
     for _ in 0..4 {
         assert_eq!(rig.read(1400), Ok(3));
     }
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     assert_eq!(data(&disks[0]), data(&disks[1]));
 }
@@ -307,7 +307,7 @@ fn last_leg_that_was_sanitized_leaves_for_another() {
     let why = rig.report().legs[0].why.clone().unwrap_or_default();
     assert!(why.contains("it was sanitized"), "{why}");
     assert_eq!(superblock(&disks[0]).superblock.cut_at, 1);
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, |rig| rig.statuses()[1] == LegStatus::InSync);
     assert_eq!(rig.read(1400), Ok(3));
     rig.until(100 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);

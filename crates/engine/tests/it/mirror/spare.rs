@@ -2,7 +2,7 @@
 use super::common::SECOND;
 use super::rig::{Rig, made, shared};
 use engine::machine::DeviceError;
-use engine::mirror::{LegStatus, MirrorOrder};
+use engine::mirror::{LegOrder, LegStatus, MirrorOrder};
 use multipath::Outcome;
 use nvme::wire::Status;
 
@@ -21,7 +21,7 @@ fn leg_that_was_taken_out_is_the_last_resort() {
             assert_eq!(rig.write(block, 3), Outcome::Done);
         }
         rig.run(60 * SECOND, |_| false); // all is flushed
-        rig.order(MirrorOrder::Fail(1));
+        rig.order_leg(1, LegOrder::Fail);
         rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
         assert_eq!(rig.write(0, 4), Outcome::Done);
         rig.run(60 * SECOND, |_| false);
@@ -34,7 +34,7 @@ fn leg_that_was_taken_out_is_the_last_resort() {
         let says = |line: &String| line.contains("is not in sync, and was read");
         assert!(rig.lines().iter().any(says), "{:?}", rig.lines());
         rig.disk(0).error = None;
-        rig.order(MirrorOrder::Return(1));
+        rig.order_leg(1, LegOrder::Return);
         rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
         assert_eq!((rig.read(0), rig.read(300)), (Ok(4), Ok(3)));
     }

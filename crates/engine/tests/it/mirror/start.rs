@@ -5,7 +5,7 @@ use super::rig::{Rig, WITHOUT, configured, data, made, said_of, say, shared, sup
 use engine::Machine;
 use engine::host::{HostEvent, PathKind};
 use engine::machine::DeviceError;
-use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
+use engine::mirror::{LegOrder, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
 use mirror::assembly::Wishes;
 use mirror::history::Standing;
 use mirror::machine::Speed;
@@ -70,8 +70,8 @@ fn nothing_is_written_where_a_newer_version_lets_this_one_only_read() {
         for order in [
             MirrorOrder::Check(true),
             MirrorOrder::Speed(speed, true),
-            MirrorOrder::Fail(1),
-            MirrorOrder::Return(1),
+            MirrorOrder::Leg(super::made::leg_id(1), LegOrder::Fail),
+            MirrorOrder::Leg(super::made::leg_id(1), LegOrder::Return),
         ] {
             rig.order(order);
             rig.run(20 * SECOND, |_| false);
@@ -396,7 +396,7 @@ fn t34_limits_are_those_of_the_legs_that_are_there_now() {
     rig.disk(1).error = None;
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     assert_eq!(atomic(&rig), 512);
-    rig.order(MirrorOrder::Fail(1));
+    rig.order_leg(1, LegOrder::Fail);
     rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
     assert_eq!(atomic(&rig), 4096);
 }
@@ -405,7 +405,7 @@ fn t34_limits_are_those_of_the_legs_that_are_there_now() {
 fn a_leg_that_was_taken_out_stays_out_until_it_is_restored() {
     let disks = made(2, true);
     let mut rig = Rig::ready(&disks);
-    rig.order(MirrorOrder::Fail(1));
+    rig.order_leg(1, LegOrder::Fail);
     rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
     assert_eq!(rig.write(0, 1), Outcome::Done);
     rig.stop();
@@ -420,7 +420,7 @@ fn a_leg_that_was_taken_out_stays_out_until_it_is_restored() {
     rig.disk(1).error = None;
     rig.run(60 * SECOND, |_| false);
     assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
-    rig.order(MirrorOrder::Return(1));
+    rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     rig.stop();
     let mut rig = Rig::ready(&disks);

@@ -3,11 +3,12 @@
 use super::common::{Address, BLOCK, HOST, MS, SECOND, io};
 use super::rig::{Below, GUEST, Rig, Setup};
 use crate::export::rig::Plain;
+use crate::mirror::made::leg_id;
 use engine::export::ExportControl;
 use engine::host::{Io, IoOp};
 use engine::limits::EXPORTS_MAX;
 use engine::machine::DeviceOp;
-use engine::mirror::{MIRRORS_FROM, MirrorOrder};
+use engine::mirror::{LegOrder, MIRRORS_FROM, MirrorOrder};
 use multipath::Outcome;
 use nbd::wire::{RequestHeader, cmd};
 use nbd::{Kind, Request};
@@ -229,7 +230,10 @@ fn t10_buffer_of_an_answered_write_is_nobodys_while_a_leg_has_it() {
     *rig.disks[0].log.borrow_mut() = Some(Vec::new());
     rig.submit(&write(0, BYTES), 0x22);
     assert!(!rig.run(SECOND, |rig| rig.has_ended(0)), "leg 0 hangs");
-    rig.control(ExportControl::Mirror(MIRRORS_FROM, MirrorOrder::Fail(0)));
+    rig.control(ExportControl::Mirror(
+        MIRRORS_FROM,
+        MirrorOrder::Leg(leg_id(0), LegOrder::Fail),
+    ));
     assert_eq!(rig.end(0, SECOND), Outcome::Done);
     assert!(rig.used() >= BYTES.into());
     for _ in 0..20 {

@@ -9,7 +9,7 @@
 //! says that what was acknowledged before it may be lost; later ones do not cover that.
 use super::super::client::{BLOCKS_MAX, RequestError};
 use crate::chaos::prelude::*;
-use engine::mirror::{LegReport, MirrorOrder};
+use engine::mirror::{LegOrder, LegReport, MirrorOrder};
 use mirror::assembly::Wishes;
 
 /// Report about a leg that does not return because it is too short.
@@ -123,10 +123,10 @@ impl Course<'_> {
             // Users accept the loss of the last leg in sync once it is large enough.
             for slot in lost {
                 self.accept_loss(usize::from(slot));
-                self.rig.order(host, MirrorOrder::AcceptCut(slot));
+                self.rig.order_leg(host, slot, LegOrder::AcceptCut);
             }
             for slot in aside {
-                self.rig.order(host, MirrorOrder::Return(slot));
+                self.rig.order_leg(host, slot, LegOrder::Return);
             }
         }
     }

@@ -19,6 +19,18 @@ const HOLE_BYTES: u32 = 4096;
 
 /// For how long a leg may execute what it was given, from the end of its connection on (T9).
 const BOUND_NS: u64 = 2 * KATO_MS as u64 * 1_000_000 + QUIESCE_NS;
+/// The number of the mirror that applications use.
+const FIRST: u8 = 1;
+
+/// The identifier of the first mirror's leg of a slot.
+pub(super) fn leg_id(slot: u8) -> Id {
+    id_of(FIRST, slot)
+}
+
+fn id_of(number: u8, slot: u8) -> Id {
+    Id([0x10 * number + slot; 16])
+}
+
 /// Small, so that what applications use has several of them.
 const REGION_SHIFT: u8 = 16;
 
@@ -67,7 +79,7 @@ impl Shape {
     /// # Panics
     /// If there can't be such a mirror.
     pub(in crate::chaos) fn disks(&self) -> Vec<Disk> {
-        let made = self.try_disks(("m0", 1));
+        let made = self.try_disks(("m0", FIRST));
         assert!(made.is_some(), "no mirror can be made so: {self:?}");
         let other = self.exchanged.then(|| self.try_disks(OTHER));
         let other = other.flatten().into_iter().flatten().map(|mut disk| {
@@ -99,7 +111,7 @@ impl Shape {
             beat_interval_ms: self.beat_ms,
         };
         let leg = |slot: u8| NewLeg {
-            id: Id([0x10 * number + slot; 16]),
+            id: id_of(number, slot),
             label: Label::cut(&format!("leg{slot}")),
             in_sync: true,
         };

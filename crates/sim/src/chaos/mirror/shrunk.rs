@@ -17,7 +17,7 @@ use super::crash_checker::Legs;
 use super::plan;
 use super::put_back::LATE_NS;
 use crate::chaos::prelude::*;
-use engine::mirror::MirrorOrder;
+use engine::mirror::LegOrder;
 use mirror::Superblock;
 
 /// The bit of [`Fault::whom`] that says that the host dies while the leg is small.
@@ -236,7 +236,7 @@ impl Course<'_> {
             _ if !well || report.checking.is_some() => {}
             true => self.accepted = None,
             false => {
-                self.rig.order(host, MirrorOrder::RepairFrom(leg as u8));
+                self.rig.order_leg(host, leg as u8, LegOrder::RepairFrom);
                 self.accepted = Some((leg, true));
             }
         }
