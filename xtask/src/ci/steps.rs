@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 pub struct Step {
     /// Its word for `--only`.
     pub name: &'static str,
-    /// What it checks.
+    /// The subject of its check.
     pub checks: &'static str,
     /// In `ci`; `None`: in the nightly check only.
     pub ci: Option<Part>,
@@ -20,13 +20,13 @@ pub struct Step {
     pub needs: Option<&'static str>,
 }
 
-/// What runs of a step in one of the checks.
+/// Part of a step in one of the checks.
 pub struct Part {
     /// Which share of all, for the table; empty: all of it.
     pub share: &'static str,
     /// So many commands run at a time.
     pub jobs: usize,
-    /// What runs; each has a result of its own.
+    /// Its commands; each has a result of its own.
     pub tasks: &'static [Task],
 }
 
@@ -44,7 +44,7 @@ pub struct Task {
 }
 
 impl Step {
-    /// What of it runs.
+    /// Part that runs.
     pub fn part(&self, nightly: bool) -> Option<&Part> {
         match nightly {
             true => self.nightly.as_ref().or(self.ci.as_ref()),
@@ -122,7 +122,7 @@ const MIRRORS: Task = task(
 );
 
 /// All steps, in the order in which they run.
-pub const STEPS: [Step; 16] = [
+pub const STEPS: [Step; 18] = [
     both(
         "fmt",
         "format",
@@ -137,6 +137,31 @@ pub const STEPS: [Step; 16] = [
         "the project's own lint",
         &[task("", 300, "cargo xtask tidy")],
     ),
+    Step {
+        needs: Some("lychee"),
+        ..both(
+            "links",
+            "links of the documents: files and headings",
+            &[task(
+                "",
+                60,
+                "lychee --offline --include-fragments --no-progress --extensions md .",
+            )],
+        )
+    },
+    Step {
+        needs: Some("cargo-deny"),
+        ..both(
+            "deny",
+            "licences, origin and duplicates of foreign crates",
+            &[task(
+                "",
+                120,
+                "for manifest in Cargo.toml fuzz/Cargo.toml; do cargo deny --config deny.toml \
+                 --manifest-path $manifest check bans licenses sources; done",
+            )],
+        )
+    },
     both(
         "clippy",
         "lints of the compiler and clippy",
@@ -503,6 +528,8 @@ mod tests {
         }
         let all = [
             "xtask tidy",
+            "lychee --offline",
+            "bans licenses sources",
             "xtask canaries --check",
             "xtask vm all --may-skip\n",
         ];

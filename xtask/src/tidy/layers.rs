@@ -1,4 +1,4 @@
-//! Who may import whom, read from the manifests.
+//! Allowed imports of crates, read from the manifests.
 //!
 //! Only `[dependencies]` (and build and target ones) count: tests may wire any machines together.
 use super::Finding;
@@ -121,7 +121,7 @@ const LAYERS: [Layer; 25] = [
         ],
         pure: None,
     },
-    // What braid's programs have in common with any: output, signals, exit codes.
+    // Parts that braid's programs have in common with any: output, signals, exit codes.
     Layer {
         name: "terminal",
         imports: &["sys"],

@@ -6,7 +6,7 @@ use super::Finding;
 use super::tree::File;
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A name or keyword.
@@ -24,7 +24,7 @@ pub enum Kind {
 /// One token.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Line, from 1.
     pub line: usize,

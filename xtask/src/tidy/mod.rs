@@ -30,7 +30,7 @@ pub struct Finding {
     pub file: String,
     /// Line, from 1.
     pub line: usize,
-    /// What, and what would be right.
+    /// The mistake, and what would be right.
     pub what: String,
 }
 

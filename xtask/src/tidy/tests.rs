@@ -330,45 +330,21 @@ fn pure_crates_have_no_clock_socket_thread_or_hash_order() {
 }
 
 #[test]
-fn relative_links_lead_somewhere() {
+fn links_to_items_lead_to_them() {
+    let source = ("docs/c.rs", "fn select() {}\n");
     clean(&[
-        ("docs/a.md", "[b](b.md) [c](../c.rs) [d](https://x.org/y)\n"),
-        ("docs/b.md", "b\n"),
-        ("c.rs", "\n"),
-    ]);
-    canary(
-        &[("docs/a.md", "x\n[b](c.md)\n")],
-        "docs/a.md:2:",
-        "docs/c.md, which does not exist",
-    );
-    canary(
-        &[("a.md", "![picture](docs/one-io.svg)\n")],
-        "a.md:1:",
-        "one-io.svg",
-    );
-    canary(&[("a.md", "[b]: c.md\n")], "a.md:1:", "c.md");
-    clean(&[("a.md", "```\n[b](c.md)\n```\n")]);
-}
-
-#[test]
-fn links_to_headings_and_items_lead_to_them() {
-    let target = ("b.md", "# One way\n");
-    clean(&[("a.md", "[x](b.md#one-way)\n"), target]);
-    canary(
-        &[("a.md", "[x](b.md#another)\n"), target],
-        "a.md:1:",
-        "#another",
-    );
-    let source = ("c.rs", "fn select() {}\n");
-    clean(&[
-        ("a.md", "[`Selector::select()`](c.rs) [`c.rs`](c.rs)\n"),
+        ("a.md", "[`Selector::select()`](docs/c.rs) [`c.rs`](docs/c.rs#L1)\n"),
+        ("docs/b.md", "```\n[`choose`](c.rs)\n```\n[`x`](https://x.org/y.rs)\n"),
         source,
     ]);
-    canary(
-        &[("a.md", "[`Selector::choose`](c.rs)\n"), source],
-        "a.md:1:",
-        "choose",
-    );
+    for (path, link) in [
+        ("a.md", "[`Selector::choose`](docs/c.rs)"),
+        ("docs/b.md", "[`choose`](c.rs)"),
+        ("docs/b.md", "[`choose`]: ../docs/c.rs"),
+    ] {
+        let text = format!("x\n{link}\n");
+        canary(&[(path, &text), source], &format!("{path}:2:"), "choose");
+    }
 }
 
 #[test]

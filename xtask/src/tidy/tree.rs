@@ -1,6 +1,5 @@
 //! The files of the project, read once.
 use anyhow::{Context, Result};
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -27,8 +26,6 @@ pub struct File {
 pub struct Tree {
     /// Text files, by path.
     pub files: Vec<File>,
-    /// All paths, directories and binaries included.
-    pub paths: BTreeSet<String>,
 }
 
 impl Tree {
@@ -49,12 +46,6 @@ impl Tree {
                 path: (*path).to_owned(),
                 text: (*text).to_owned(),
             });
-            let mut path = *path;
-            tree.paths.insert(path.to_owned());
-            while let Some((parent, _)) = path.rsplit_once('/') {
-                tree.paths.insert(parent.to_owned());
-                path = parent;
-            }
         }
         tree
     }
@@ -81,7 +72,6 @@ impl Tree {
             } else {
                 format!("{below}/{name}")
             };
-            self.paths.insert(path.clone());
             if entry.file_type()?.is_dir() {
                 if !SKIPPED.contains(&name.as_str()) && !entry.path().join(BUILD_OUTPUT).exists() {
                     self.read_directory(root, &path)?;
