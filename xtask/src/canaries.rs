@@ -3,7 +3,7 @@
 //! # Contract
 //! The example `canaries` of `braid-sim` is built with its feature of that name and run; this makes
 //! a table of what it says. A bug that was not found within its number of seeds is a failure: then
-//! a checker or a fault is missing. What canaries.md says otherwise is told; with `--check` that
+//! a checker or a fault is missing. A difference from canaries.md is printed; with `--check` that
 //! is a failure too, with `--write` it is written anew (`book`). That `braid` has no such bug is
 //! asserted where it is compiled.
 mod book;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use system::figures::Format;
 
-/// What to look for.
+/// Options.
 #[derive(clap::Args)]
 pub struct Args {
     /// Bugs; all of them if none is named.
@@ -116,7 +116,7 @@ fn compare(root: &Path, text: &str, kept: &[Row], found: &[Row], args: &Args) ->
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is written of a bug that was found.
+/// Row of a bug that was found.
 fn of(row: &Value) -> Option<Row> {
     let text = |key: &str| row[key].as_str().unwrap_or_default();
     Some(Row {

@@ -32,7 +32,7 @@ use system::{process, stop};
 /// Lines shown of a task that failed.
 const TAIL_LINES: usize = 120;
 
-/// What to run.
+/// Options.
 #[derive(clap::Args)]
 pub struct Args {
     /// The longer check: all guests, fuzzing, long faults, 20,000 worlds of each kind.
@@ -187,7 +187,7 @@ fn chosen(args: &Args) -> Result<Vec<(&'static Step, &'static Part)>> {
 /// Runs the simulator.
 const SIM: &str = "cargo run --release -q --bin braid-sim --";
 
-/// What stands for words in the commands of steps.
+/// Values for words in the commands of steps.
 struct Words {
     test: String,
     demo: String,
@@ -225,7 +225,7 @@ fn tree(root: &Path) -> Tree {
     }
 }
 
-/// What a program prints; `None`: it failed.
+/// Output of a program; `None`: it failed.
 fn said(root: &Path, program: &str, words: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
     let output = command.args(words).current_dir(root).output().ok()?;
@@ -233,11 +233,11 @@ fn said(root: &Path, program: &str, words: &[&str]) -> Option<String> {
     output.status.success().then_some(text)
 }
 
-/// What a task ended with.
+/// Result of a task.
 struct Outcome {
     verdict: Verdict,
     skips: usize,
-    /// What is shown of it.
+    /// Text that is shown of it.
     text: String,
 }
 

@@ -22,7 +22,7 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
 /// How long a target may overrun its time.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What to fuzz and how long.
+/// Options.
 #[derive(clap::Args)]
 pub struct Args {
     /// Targets; all of them if none is named.

@@ -1,4 +1,4 @@
-//! What a device over several paths can promise: decided from what each path can, for whoever
+//! Limits of a device over several paths: decided from those of each path, for a caller that
 //! submits I/O to the whole.
 //!
 //! # Contract
@@ -31,7 +31,7 @@ pub struct IoLimits {
     pub write_zeroes: bool,
     /// Deallocating is possible.
     pub deallocate: bool,
-    /// What was deallocated reads as zeroes.
+    /// Deallocated blocks read as zeroes.
     pub deallocate_reads_zero: bool,
     /// Aligned multiples of so many bytes can be zeroed so that they take no space, and read as
     /// zeroes; 0: not known to be so.
@@ -39,7 +39,7 @@ pub struct IoLimits {
 }
 
 impl IoLimits {
-    /// What both `self` and `other` can promise.
+    /// Limits that both `self` and `other` can promise.
     #[must_use]
     pub fn stack(self, other: Self) -> Self {
         Self {

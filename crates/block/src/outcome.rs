@@ -1,5 +1,5 @@
-//! What became of an I/O, free of any protocol's codes.
-/// What became of an I/O on a path, free of NVMe codes (the engine maps them).
+//! Outcome of an I/O, free of any protocol's codes.
+/// Outcome of an I/O on a path, free of NVMe codes (the engine maps them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Done.

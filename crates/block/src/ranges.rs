@@ -54,7 +54,7 @@ struct Node {
     sum: Sum,
 }
 
-/// What a node knows of its subtree.
+/// Summary of a node's subtree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sum {
     height: u32,

@@ -1,4 +1,4 @@
-//! What stands beside the entries of a [`SlotMap`](crate::SlotMap).
+//! Values beside the entries of a [`SlotMap`](crate::SlotMap).
 
 use alloc::vec::Vec;
 

@@ -1,11 +1,11 @@
-//! What a broker has, and who may use how much of it (U1, U5).
+//! Namespaces of a broker, and users with their shares (U1, U5).
 use crate::volume::Volume;
 use nvme::queue::check;
 use queue::Kind;
 use runtime::Device;
 use std::os::unix::net::UnixListener;
 
-/// What the blocks of a namespace lie in.
+/// Storage of the blocks of a namespace.
 #[derive(Clone, Debug)]
 pub enum Store {
     /// A device of this process. Null moves no data at all: reads leave the memory as it is.
@@ -15,7 +15,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// What it is called where something is said of it.
+    /// Its name in messages.
     pub fn name(&self) -> String {
         match self {
             Self::Device(Device::File(file)) => format!("file:{}", file.path().display()),
@@ -36,13 +36,13 @@ impl From<Device> for Store {
 /// A namespace: its NSID is its place among them, from 1.
 #[derive(Clone, Debug)]
 pub struct Namespace {
-    /// What its blocks lie in.
+    /// Storage of its blocks.
     pub device: Store,
     /// log2 of the block size, 9 to 12.
     pub block_shift: u8,
     /// Blocks.
     pub blocks: u64,
-    /// Nobody may change it.
+    /// No client may change it.
     pub read_only: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct NamespaceRight {
     pub read_only: bool,
 }
 
-/// What a client may do.
+/// Rights of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Namespaces, each once; `None`: all, as they are.
@@ -72,7 +72,7 @@ pub struct Grant {
     pub memory_max: u64,
 }
 
-/// Who may do what.
+/// Rights by user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     /// By uid.
@@ -82,14 +82,14 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// What a user may do.
+    /// Rights of a user.
     pub fn of(&self, uid: u32) -> Option<&Grant> {
         let named = self.users.iter().find(|(user, _)| *user == uid);
         named.map(|(_, grant)| grant).or(self.others.as_ref())
     }
 }
 
-/// What the namespaces show of themselves, for those who have other paths to them.
+/// Identity that the namespaces show, for those who have other paths to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// NQN of the subsystem that they belong to.
@@ -120,7 +120,7 @@ pub struct Config {
     pub listener: UnixListener,
     /// Namespaces.
     pub namespaces: Vec<Namespace>,
-    /// What these show; `None`: nothing, so they are the same as nothing else.
+    /// Identity of these; `None`: none, so they are the same as nothing else.
     pub identity: Option<Identity>,
     /// One thread each: the CPU to pin it to.
     pub workers: Vec<Option<usize>>,
@@ -136,7 +136,7 @@ pub struct Config {
     pub spin_ns: u64,
     /// How far clients are believed.
     pub trust: check::Trust,
-    /// Who may do what.
+    /// Rights by user.
     pub rights: Rights,
 }
 

@@ -1,5 +1,5 @@
-//! What takes time: requests to files, through the thread's ring or the file's workers, and to
-//! volumes of an engine.
+//! Operations that take time: requests to files, through the thread's ring or the file's workers,
+//! and to volumes of an engine.
 //!
 //! # Contract
 //! One operation at a time for each request: part after part, short ones continued. The kernel
@@ -15,8 +15,8 @@
 //! Changes wait here until the kernel is about to be entered. Then, with nothing in between, it is
 //! looked whether their client has let go of its queue: a process that stood still executes nothing
 //! that was written anew elsewhere meanwhile (T9, T49). The ring does writes without the kernel's
-//! workers, or refuses them. What it refuses, and everything on file systems that block their
-//! submitter (T52), is done by the file's own threads, which look once more before each call.
+//! workers, or refuses them. Requests that it refuses, and everything on file systems that block
+//! their submitter (T52), is done by the file's own threads, which look once more before each call.
 //!
 //! # Limits
 //! [`FILE_OPERATIONS_MAX`] in flight, those of workers besides; further requests wait here, as many
@@ -50,7 +50,7 @@ mod request;
 /// The lane of requests that are no queue's.
 pub const NO_LANE: usize = usize::MAX;
 
-/// Whose request it is.
+/// Lane and number of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// The lane's place.
@@ -61,7 +61,7 @@ pub struct Job {
     pub namespace: usize,
 }
 
-/// What is to be done; bytes.
+/// Operation; bytes.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// Into the parts of the command.
@@ -77,7 +77,7 @@ pub enum Work {
     },
     /// Ranges are not needed any more.
     Deallocate { ranges: Vec<(u64, u64)> },
-    /// What was written is to be durable; in the files of `rest` too.
+    /// Makes writes durable; in the files of `rest` too.
     Flush { rest: Vec<usize> },
 }
 
@@ -100,7 +100,7 @@ enum Way {
 struct Backing {
     way: Way,
     read_only: bool,
-    /// What memory addresses, lengths and offsets are multiples of.
+    /// Unit of memory addresses, lengths and offsets, bytes.
     align: u32,
     /// Of a file: for its workers.
     slow: Option<Slow>,
@@ -113,7 +113,7 @@ struct Backing {
     untold: bool,
     /// Of a volume: queues that had gone when the flush began that is under way.
     covers_gone: u64,
-    /// Who waits for the flush that is under way, and who for the next one.
+    /// Lanes that wait for the flush that is under way, and those that wait for the next one.
     flushing: Vec<u32>,
     next_flush: Vec<u32>,
 }
@@ -133,7 +133,7 @@ impl Backing {
     }
 }
 
-/// What is known of a lane.
+/// State of a lane.
 #[derive(Default)]
 struct Known {
     /// Requests that wait.
@@ -155,7 +155,7 @@ pub struct Files {
     /// By lane; behind them [`NO_LANE`]'s requests.
     lanes: Vec<Known>,
     own: VecDeque<u32>,
-    /// Whose turn it is.
+    /// Lane whose turn it is.
     turn: usize,
     /// Requests that wait.
     waiting: usize,
@@ -474,14 +474,14 @@ impl Files {
         let parked = |it: &Request| it.parked && it.job.lane == lane && named(it);
         let all = requests.iter().filter(|(_, it)| parked(it));
         cancelled.extend(all.map(|(key, _)| key.index()));
-        // What they kept waiting may begin before their ends are told.
+        // Requests that they kept waiting may begin before their ends are told.
         for at in before..self.cancelled.len() {
             self.leave_order(self.cancelled[at]);
         }
         (self.cancelled.len() - before) as u32
     }
 
-    /// The next request that has ended. Never sleeps. What the ring says of operations that are not
+    /// The next request that has ended. Never sleeps. A completion that is not
     /// of files sets `other`.
     pub fn next_ended(&mut self, other: &mut bool) -> Option<Ended> {
         if let Some(slot) = self.cancelled.pop() {

@@ -1,10 +1,10 @@
 //! One queue: fetches commands, checks copies of them, executes or starts them, answers.
 //!
 //! # Contract
-//! A command is fetched only when there is room for its completion, so an answer never waits. Who
-//! writes a doorbell that can't be true ends the lane ([`Misbehaved`]); what it has in flight ends
-//! first. In one turn at most [`TURN_BYTES`] are moved, and a command more: the rest is the next
-//! turn's, so that one lane keeps the others of its thread waiting for a bounded time.
+//! A command is fetched only when there is room for its completion, so an answer never waits. A
+//! client that writes a doorbell that can't be true ends the lane ([`Misbehaved`]); what it has in
+//! flight ends first. In one turn at most [`TURN_BYTES`] are moved, and a command more: the rest is
+//! the next turn's, so that one lane keeps the others of its thread waiting for a bounded time.
 //!
 //! A thread may stand still anywhere, and go on when its clients have long written something newer
 //! by other ways (T9). So whether the client has let go of the queue is looked at right before
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sys::{Interrupt, Shared};
 
-/// What a lane counts, for whoever looks; written by its thread only.
+/// Counters of a lane, for statistics; written by its thread only.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Tally {
@@ -44,7 +44,7 @@ pub struct Tally {
     pub awaited: AtomicU64,
 }
 
-/// What a thread counts that serves queues; written by it only.
+/// Counters of a thread that serves queues; written by it only.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct ThreadTally {
@@ -55,7 +55,7 @@ pub struct ThreadTally {
     pub sleeps: AtomicU64,
 }
 
-/// What a lane is made of.
+/// Parts of a lane.
 pub struct Parts {
     pub id: u64,
     pub header: Header,
@@ -311,7 +311,7 @@ impl Lane {
                 self.moved += u64::from(checked.data);
                 self.memorize(memory, entry, &checked)
             }
-            // Nobody opens such a namespace for a broker.
+            // A broker opens no such namespace.
             Store::Device(Device::Passthrough(_) | Device::Queue(_)) => {
                 Err(Status::INVALID_NAMESPACE)
             }
@@ -412,7 +412,7 @@ impl Lane {
         Ok(Begun::Done(0))
     }
 
-    /// What is to be done with a file; `None`: nothing.
+    /// Operation on a file; `None`: none.
     fn file_work(&self, checked: &Checked) -> Result<Option<Work>, Status> {
         let (offset, len) = (checked.offset, checked.len);
         Ok(Some(match checked.order {
@@ -551,7 +551,7 @@ impl Lane {
     }
 }
 
-/// What became of a command that was checked.
+/// Result of a command that was checked.
 enum Begun {
     Done(u64),
     UnderWay,

@@ -132,7 +132,7 @@ struct Session {
     queue: Option<u64>,
     /// That has ended or was given up: the connection is over, whatever of it is still heard.
     given_up: bool,
-    /// What it will be answered when a worker has said that it knows.
+    /// Its answer when a worker has said that it knows.
     waiting: Option<Answer>,
     /// To end it. Before `replies`: the ear's is the last one.
     socket: Arc<OwnedFd>,
@@ -275,7 +275,7 @@ impl Server {
                 }
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
-                // What hangs has the memory that it uses, and its thread, until it returns.
+                // A thread that hangs keeps the memory that it uses until it returns.
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(format!(
                         "requests to files or volumes have not returned for {} s (see what is \
@@ -483,12 +483,12 @@ impl Server {
         }
     }
 
-    /// Nobody comes in any more, and nobody's thread waits for us.
+    /// No client comes in any more, and no client's thread waits for us.
     fn close_doors(&mut self) {
         let listener = &self.config.listener;
         let _ = rustix::net::shutdown(listener, Shutdown::Both);
         for _ in 0..FAREWELLS_MAX {
-            // Who is still there may have sent what takes time to close.
+            // A client that is still there may have sent descriptors that take time to close.
             let Ok((stream, _)) = listener.accept() else {
                 break;
             };

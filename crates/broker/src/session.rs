@@ -6,7 +6,7 @@
 //! for somebody), closing the connection (with descriptors that nobody received), answering who
 //! does not listen. No descriptor of a client's leaves this thread; only mappings do. The next
 //! request is heard when the last one was answered, so one client has one of them waiting at most.
-//! Who has no queue has [`Ear::patience_ns`] for each.
+//! A client without a queue has [`Ear::patience_ns`] for each.
 use crate::limits::{AGAIN_NS, DESCRIPTORS_WAITING_MAX, LEAVING_NS};
 use crate::worker::News;
 use queue::protocol::{Answer, MESSAGE, Operation, Request};
@@ -121,7 +121,7 @@ impl Ear {
         }
     }
 
-    /// What the server says to a request; where that is for a moment only, what it says then.
+    /// Answer of the server to a request; where that is for a moment only, the present one.
     fn ask(&self, request: Request, brought: Brought) -> Result<Reply, RecvError> {
         self.tell(News::Heard(self.id, request, brought));
         let mut reply = self.replies.recv()?;

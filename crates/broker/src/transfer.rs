@@ -37,7 +37,7 @@ impl Door {
         }
     }
 
-    /// What shuts it, for the thread that hears first that the client is gone.
+    /// Descriptor that shuts it, for the thread that hears first that the client is gone.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.shut)
     }
@@ -92,7 +92,7 @@ pub struct Memories {
     found: Found,
 }
 
-/// What the data pointer of the command at hand says, as it was when it was read.
+/// Data pointer of the command at hand, as it was when it was read.
 #[derive(Debug)]
 struct Found {
     pieces: Vec<Piece>,

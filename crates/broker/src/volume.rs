@@ -5,8 +5,8 @@
 //! every queue wrote. Where the connection ends, changes that were under way end with EIO: they may
 //! have been done, or be done later, so nobody may take them for undone (T9). Reads, flushes, and
 //! what comes before the connection is there again end with ENOTCONN; it is tried at most once in
-//! [`VOLUME_RETRY_NS`](crate::limits::VOLUME_RETRY_NS). What had been acknowledged and was not
-//! flushed may be lost then, as it may when a flush fails ([`Volume::losses`], T13). Registered
+//! [`VOLUME_RETRY_NS`](crate::limits::VOLUME_RETRY_NS). A write that had been acknowledged and was
+//! not flushed may be lost then, as it may when a flush fails ([`Volume::losses`], T13). Registered
 //! memory is held until its request has ended (T10). No change is sent twice (T8). When the last
 //! owner is gone and all has ended, the connection ends with DISC.
 use crate::limits::{VOLUME_ANSWER_NS, VOLUME_DISCONNECT_NS};
@@ -65,7 +65,7 @@ struct Handle {
     gone: Mutex<Gone>,
 }
 
-/// What queues that wrote and have gone, on any thread, leave to be told (T13).
+/// Losses of queues that wrote and have gone, on any thread, which are still to be told (T13).
 #[derive(Debug, Default)]
 struct Gone {
     /// One was not told of a loss: the next that flushes is.
@@ -80,7 +80,8 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.inbox = None;
         self.event.raise();
-        // The process may end next: DISC has its time to go out. What hangs is not waited for.
+        // The process may end next: DISC has its time to go out. A connection that hangs is not
+        // waited for.
         let alive = self.alive.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = alive.recv_timeout(Duration::from_nanos(VOLUME_DISCONNECT_NS));
     }
@@ -208,7 +209,7 @@ impl Volume {
         self.info.features.read_only
     }
 
-    /// What offsets and lengths are multiples of, bytes.
+    /// Unit of offsets and lengths, bytes.
     pub fn minimum(&self) -> u32 {
         self.info.block_sizes.map_or(1, |sizes| sizes.minimum)
     }

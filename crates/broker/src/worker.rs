@@ -52,7 +52,7 @@ pub enum News {
     Removed(u64, Box<Lane>),
     /// Memory that no command uses any more. Dropping it takes time.
     Let(Vec<Region>),
-    /// Registered memory came or went: this thread knows. What was there before.
+    /// Registered memory came or went: this thread knows. The memory of before.
     Region(u64, Option<Region>),
     /// A client asks.
     Heard(u64, Request, Brought),
@@ -66,7 +66,7 @@ pub enum News {
     Ended(Result<(), String>),
 }
 
-/// What a worker is made of.
+/// Parts of a worker.
 pub struct Plan {
     pub cpu: Option<usize>,
     pub spin_ns: u64,
@@ -79,7 +79,7 @@ pub struct Plan {
     pub news: Sender<News>,
     /// Raised with each piece of news.
     pub news_event: Arc<Event>,
-    /// What it counts.
+    /// Its counters.
     pub tally: Arc<ThreadTally>,
 }
 
@@ -248,7 +248,7 @@ impl Worker {
         if self.files.wants_enter() {
             self.files.ask();
             if self.files.ring().wants_enter() {
-                // What went wrong comes back when it goes to sleep.
+                // An error comes back when it goes to sleep.
                 let _ = self.files.ring().enter(Wait::No);
                 self.entered(0);
             }
@@ -267,7 +267,7 @@ impl Worker {
 
     fn reap(&mut self) -> u32 {
         let (mut count, mut kicked, mut raised) = (0, false, 0);
-        // What is copied for reads counts: the rest is the next turn's.
+        // Bytes that are copied for reads count: the rest is the next turn's.
         let most = self.files.copied() + TURN_BYTES;
         while self.files.copied() < most
             && let Some(ended) = self.files.next_ended(&mut kicked)
@@ -334,7 +334,7 @@ impl Worker {
                 data: EventData::new_u64(0),
             }
         }; 64];
-        // What doesn't fit comes the next time.
+        // Events that don't fit come the next time.
         let _ = epoll::wait(
             &self.kicks,
             &mut events,

@@ -11,7 +11,7 @@ pub struct Zeroing {
     pub cid: u16,
     /// Index of the namespace.
     pub namespace: usize,
-    /// What is left: offset and length in bytes.
+    /// Ranges that are left: offset and length in bytes.
     ranges: Vec<(u64, u64)>,
     begun: bool,
 }

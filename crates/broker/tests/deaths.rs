@@ -28,7 +28,7 @@ const CLIENTS: u64 = 1000;
 const WINDOW: u64 = 100;
 const SIGKILL: i32 = 9;
 
-/// What the heap may hold more of when all have died, bytes: 32 of each. Some 16 KiB more are held
+/// Bytes that the heap may hold more when all have died: 32 of each. Some 16 KiB more are held
 /// however many died: what grows to its size once.
 const HEAP: i64 = 32 << 10;
 /// Clients that die before anything is counted.

@@ -66,7 +66,7 @@ fn who_waits_for_a_descriptor_comes_in_when_there_is_one_however_busy_others_are
     until("the broker can't accept", || {
         WARNINGS.load(Ordering::Relaxed) > 0
     });
-    // Who is inside notices nothing.
+    // A client that is inside notices nothing.
     assert!(read(&mut served, 1, 0, 1).is_ok());
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

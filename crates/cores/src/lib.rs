@@ -53,7 +53,7 @@ pub type Explain = (Wanted, SyncSender<Told>);
 /// State of one path on core 0, and while it is lost: its wait for the next attempt.
 pub type PathStanding = (PathState, Option<ReconnectWait>);
 
-/// What a core tells the control thread.
+/// Event of a core for the control thread.
 #[derive(Debug)]
 pub enum RunEvent {
     /// A volume is ready on this core.
@@ -68,9 +68,9 @@ pub enum RunEvent {
     Unfit(u16, u32, String),
     /// No path of the volume is live; its I/O waits.
     NoPath(u16),
-    /// What another core learnt of a path: core 0 decides what becomes of it.
+    /// Event of another core's path: core 0 decides on it.
     ForCoreZero(PathNews),
-    /// What a controller's use waits for: to be kept.
+    /// A record that a controller's use waits for: to be kept.
     Mark(Mark),
     /// See [`HostEvent::MarkEnded`].
     MarkEnded(u16, u64, PathIndex),
@@ -113,7 +113,7 @@ pub enum RunEvent {
 pub struct CoreReport {
     /// When it was made, ns of the core's clock.
     pub now_ns: u64,
-    /// What waits, by volume.
+    /// Waiting I/O, by volume.
     pub holds: Vec<HoldStats>,
     /// Second copies of reads, by volume.
     pub hedges: Vec<HedgeStats>,
@@ -138,7 +138,7 @@ pub struct RunMachine {
     offer_again_ns: Option<u64>,
     events: Farewell,
     board: Arc<Board>,
-    /// Who asks about which volume.
+    /// Threads that ask, and the volume.
     askers: Vec<(u16, SyncSender<Told>)>,
 }
 
@@ -271,7 +271,7 @@ impl RunMachine {
         }
     }
 
-    /// What the engine after this one has to know.
+    /// Reports facts for the engine after this one.
     fn tell_for_marks(&mut self, event: HostEvent) {
         match event {
             HostEvent::Mark(mark) => self.tell(RunEvent::Mark(mark)),
@@ -294,7 +294,7 @@ impl RunMachine {
         }
     }
 
-    /// What core 0 learnt of a path, for the others.
+    /// Facts that core 0 learnt of a path, for the others.
     fn publish(&mut self, news: &PathNews) {
         for peer in &mut self.peers {
             let message = ExportControl::Host(HostControl::Path(news.clone()));

@@ -1,4 +1,4 @@
-//! What a mirror of one leg adds to reads of that leg, and what its writes cost, for an instruction
+//! Cost of a mirror of one leg for reads of that leg, and of its writes, for an instruction
 //! counter: `mirror_cost alone|mirror ITERATIONS`, `mirror_cost mirror-same|mirror-apart IN_FLIGHT
 //! ITERATIONS`.
 //!
@@ -37,7 +37,7 @@ const SECOND: u64 = 1_000_000_000;
 /// Turns in which the mirror has to come up.
 const TURNS_MAX: u64 = 1_000_000;
 
-/// What a run does.
+/// One kind of run.
 struct Case {
     volume: u16,
     op: IoOp,
@@ -126,7 +126,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Whose `volume` is ready.
+    /// `None` unless `volume` is ready.
     fn new(volume: u16) -> Option<Self> {
         let host = HostEngine::new(host_config());
         let legs = made::legs(1, true, Properties::default())?;
@@ -156,7 +156,7 @@ impl Bench {
         None
     }
 
-    /// What a loop turn does, whatever there is to do.
+    /// One turn of the loop, whatever there is to do.
     fn turn(&mut self) {
         let Self { engine, arena, .. } = self;
         if engine.poll_timeout().is_some_and(|at| at <= self.now_ns) {

@@ -20,7 +20,7 @@ const PAGE: u32 = 4096;
 const ORDERS: usize = (BUFFER_MAX / PAGE).ilog2() as usize + 1;
 const NONE: u32 = u32::MAX;
 
-/// What the first page of a block says of it; other pages are `INSIDE`.
+/// State of a block, at its first page; other pages are `INSIDE`.
 const INSIDE: u8 = 0;
 const FREE: u8 = 0x40;
 const USED: u8 = 0x80;

@@ -21,9 +21,9 @@
 //! front ends that submit I/O later in the turn call it then.
 //!
 //! The end: [`HostControl::Drain`] gives all I/O its time. [`HostControl::Stop`] stops mirrors in
-//! order first (flushed, intents forgotten, "clean" said), and then the host. What has not ended
-//! when the time is over fails; such a mirror was not stopped cleanly, and is made alike at its
-//! next start.
+//! order first (flushed, intents forgotten, "clean" said), and then the host. A request that has
+//! not ended when the time is over fails; such a mirror was not stopped cleanly, and is made alike
+//! at its next start.
 use crate::host::{Hints, HostControl, HostEngine, HostEvent, Io, SubmitError, Witness};
 use crate::limits::MIRROR_SCRATCH_BYTES;
 use crate::machine::{self, Memory, Span};
@@ -43,7 +43,7 @@ pub struct Devices {
     mirrors: Mirrors,
     /// Changes that front ends have under way, whichever front end.
     pub(crate) order: ChangeOrder,
-    /// What front ends have not taken yet; unused where no mirror is here.
+    /// Events that front ends have not taken yet; unused where no mirror is here.
     events: VecDeque<HostEvent>,
     /// Something was submitted or asked since mirrors were driven.
     again: bool,
@@ -51,7 +51,7 @@ pub struct Devices {
     stopping: bool,
 }
 
-/// What serves a device.
+/// The machine that serves a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BackEnd {
     /// A volume of the host, by its index.
@@ -83,7 +83,7 @@ impl<'a> BackEnds<'a> {
         self.mirrors.get(place)?.as_deref()
     }
 
-    /// What one command can do (T34); `None`: the device is not ready, or not here. Of a mirror:
+    /// Limits of one command (T34); `None`: the device is not ready, or not here. Of a mirror:
     /// what every leg can.
     pub fn limits(self, device: DeviceId) -> Option<IoLimits> {
         match BackEnd::of(device) {
@@ -119,7 +119,7 @@ impl<'a> BackEnds<'a> {
     }
 
     /// The status of a range: adds to `list` what holds all of it, each with the offset of the
-    /// range there. What all of them call a hole reads as zeroes. `false`: nothing can be said of
+    /// range there. A hole in all of them reads as zeroes. `false`: nothing can be said of
     /// it.
     pub fn witnesses(self, device: DeviceId, range: Range, list: &mut Vec<(Witness, u64)>) -> bool {
         match BackEnd::of(device) {
@@ -307,14 +307,14 @@ impl Devices {
         self.numbered(volume).is_some_and(MirrorDevice::is_stopped)
     }
 
-    /// What one command can do on every path of a device (T34), once it is ready. Of a mirror, on
+    /// Limits of one command on every path of a device (T34), once it is ready. Of a mirror, on
     /// every leg.
     pub fn limits(&self, volume: u16) -> Option<IoLimits> {
         self.back_ends().limits(DeviceId(volume))
     }
 
-    /// Lists what holds all of a range of a device, each with the offset of the range there. What
-    /// all of them call a hole reads as zeroes. None: nothing can be said of it.
+    /// Lists what holds all of a range of a device, each with the offset of the range there. A
+    /// range that all of them call a hole reads as zeroes. None: nothing can be said of it.
     pub(crate) fn witnesses(&self, volume: u16, range: Range, list: &mut Vec<(Witness, u64)>) {
         list.clear();
         if !self.back_ends().witnesses(DeviceId(volume), range, list) {
@@ -334,7 +334,7 @@ impl Devices {
         self.mirrors.is_lent(span)
     }
 
-    /// What happened since, for front ends and the program. Ends of I/Os come in the order in which
+    /// Next event, for front ends and the program. Ends of I/Os come in the order in which
     /// they ended.
     #[inline]
     pub(crate) fn poll_event(&mut self) -> Option<HostEvent> {
@@ -372,7 +372,7 @@ impl Devices {
         }
     }
 
-    /// Asks something of a mirror that is here; of another, nothing. What comes of it is said.
+    /// Asks something of a mirror that is here; of another, nothing. The result is an event.
     pub(crate) fn order(&mut self, volume: u16, order: MirrorOrder, now_ns: u64) {
         let BackEnd::Mirror(place) = BackEnd::of(DeviceId(volume)) else {
             unreachable!("volume {volume} is no mirror: {order:?}");
@@ -420,8 +420,8 @@ impl Devices {
     }
 
     /// As [`start_before_ns`](machine::Machine::start_before_ns) of the reactor's machine: of a
-    /// request that a mirror has issued, what the mirror says (T49). What is no mirror's may start
-    /// at any time.
+    /// request that a mirror has issued, what the mirror says (T49). A request that no mirror
+    /// issued may start at any time.
     pub(crate) fn start_before_ns(&self, id: u32) -> u64 {
         match self.host.cookie_of(id).map(Issuer::of_cookie) {
             Some(Issuer::Device(key)) => self.mirrors.start_before_ns(key),

@@ -44,7 +44,7 @@ use peer::Peer;
 /// How discovery is done.
 #[derive(Clone, Debug)]
 pub struct DiscoveryConfig {
-    /// Who asks.
+    /// Identity of the asking host.
     pub identity: HostIdentity,
     /// Digests wanted.
     pub digests: Digests,
@@ -60,7 +60,7 @@ pub struct DiscoveryConfig {
     pub poll_ns: u64,
 }
 
-/// What is asked of it.
+/// Changes that its owner asks of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiscoveryControl {
     /// A discovery controller to begin with, under a number of the caller's.
@@ -82,7 +82,7 @@ pub struct Offer {
     pub address: SocketAddr,
 }
 
-/// What happened.
+/// Events for its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiscoveryEvent {
     /// This address number is to stand for that address; to be answered by
@@ -113,9 +113,9 @@ pub struct DiscoveryEngine {
     config: DiscoveryConfig,
     /// By connection, which is also the address number.
     peers: Vec<Option<Peer>>,
-    /// What to begin with, by the caller's number.
+    /// Controllers to begin with, by the caller's number.
     sources: BTreeMap<u32, Endpoint>,
-    /// What is there, and who told so.
+    /// Subsystems that were announced, and the controller that announced each.
     offers: BTreeMap<Offer, Endpoint>,
     /// Controllers that were said to be asked.
     asked: BTreeSet<Endpoint>,
@@ -147,7 +147,7 @@ impl DiscoveryEngine {
         }
     }
 
-    /// What happened since.
+    /// Takes the next event.
     pub fn poll_event(&mut self) -> Option<DiscoveryEvent> {
         self.events.pop_front()
     }

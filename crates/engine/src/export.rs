@@ -34,10 +34,10 @@
 //! A request that finds no memory, or no free slot in the engine, waits (T6); nothing fails for it.
 //!
 //! # Limits
-//! As configured: clients, requests of one client, arena. Who comes when all places are taken is
-//! turned away at once, and those who are there stay. What is kept of requests is made with the
-//! first of a client: one that is idle has a session, and little else. A client that stops in
-//! the middle of a
+//! As configured: clients, requests of one client, arena. A client that comes when all places are
+//! taken is turned away at once, and those that are there stay. Memory of requests is made with the
+//! first of a client: one that is idle has a session, and little else. A client that stops in the
+//! middle of a
 //! request or takes no answers keeps that memory until it goes on or is given up, after 30 to 60 s,
 //! or after 30 s where others wait for memory, its own wait for memory included (`stall`);
 //! what other clients need meanwhile, `memory` sees to. Requests above 1 MiB take the
@@ -74,7 +74,7 @@ use nvme::Deadlines;
 use stall::Stalls;
 use table::{Table, Work};
 
-/// What an engine with exports is made of, beside the host's engine.
+/// Configuration of an engine with exports, beside the host's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportConfig {
     /// Most clients, 1…[`CLIENTS_MAX`](crate::limits::CLIENTS_MAX).
@@ -122,7 +122,7 @@ pub enum ExportControl {
     Renew(u32, Offer, u64),
     /// Of a volume that core 0 has said [`HostEvent::Refused`] of, to the core of its clients.
     Refused(u16, Option<String>),
-    /// Who the next connection adopted for this export is of.
+    /// Export and client of the next connection that is adopted.
     Source(u32, Reader),
     /// For the NVMe/TCP server in this place.
     Nvme(u16, NvmeControl),
@@ -135,7 +135,7 @@ pub enum ExportControl {
     Stop(u64),
 }
 
-/// What an engine with exports tells its owner.
+/// Events of an engine with exports for its owner.
 #[derive(Clone, Debug)]
 pub enum ExportEvent {
     /// Of the devices; the end of an I/O only of one that the program has submitted
@@ -152,7 +152,7 @@ pub enum ExportEvent {
         volume: u16,
         /// The namespace's NSID.
         nsid: u32,
-        /// What about the volume can't be.
+        /// Reason why the volume cannot be served.
         why: nvme::controller::ConfigError,
     },
     /// A host over NVMe/TCP found no place, or a connection of it was ended for a reason worth a
@@ -183,7 +183,7 @@ pub enum ExportEvent {
     },
 }
 
-/// Who a client is.
+/// Identity of a client.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     /// Identity (row B1).
@@ -351,7 +351,7 @@ impl NbdServer {
         self.sources.push_back((export, source));
     }
 
-    /// What a volume is that is ready.
+    /// Description of a volume that is ready.
     pub fn info(&self, volume: u16) -> Option<VolumeInfo> {
         *self.ready.get(usize::from(volume))?
     }

@@ -24,7 +24,7 @@ pub const DEVICE_ERRORS_MIN: u64 = 16;
 /// A path does better than another one only if it would have had so many errors at the other's
 /// share: none or two instead of eight are chance less than once in fifty times.
 pub const DEVICE_ERRORS_EXPECTED: u64 = 8;
-/// What a path answered in so long, and at most twice that, it answered of late, ns.
+/// Age of an answer of a path, ns, up to which, and at most twice that, it counts as recent.
 pub const DEVICE_ERRORS_RECENT_NS: u64 = 60_000_000_000;
 /// Most Aborts of one path and core at a time. Controllers commonly take four.
 pub const ABORTS_MAX: usize = 4;
@@ -61,7 +61,7 @@ pub const IO_BYTES_MAX: u32 = 32 << 20;
 /// 128 KiB, and few enough to leave room beside a large I/O.
 pub const PIECES_MAX: u16 = 32;
 
-/// What a core of the host keeps for payload of its own, bytes: as much as 64 second copies of
+/// Memory of a core of the host for payload of its own, bytes: as much as 64 second copies of
 /// reads of 32 KiB, with their originals. It is touched only when used.
 pub const SCRATCH_BYTES: u32 = 4 << 20;
 
@@ -133,17 +133,17 @@ pub const OWN_MAX: u32 = 128 << 10;
 /// How often a change that was cut is done again, for what was given up meanwhile (T4, T13).
 pub const AGAIN_MAX: u8 = 8;
 
-/// What a front end keeps of its arena for zeroes that a device can't write by command, bytes: a
+/// Share of a front end's arena for zeroes that a device can't write by command, bytes: a
 /// whole block of each size, and as much as paths take in one command.
 pub const ZEROES_BYTES: u32 = 128 << 10;
 
-/// What a namespace of an NVMe/TCP export has for its Compares, bytes.
+/// Memory of a namespace of an NVMe/TCP export for its Compares, bytes.
 pub const COMPARE_BYTES: u32 = 32 << 10;
 
 /// Most I/Os that one request has under way: one client's large request leaves room for others.
 pub const REQUEST_IOS_MAX: u16 = 32;
 
-/// What a client still has, after its I/O failed for want of time to drain, to read the answers.
+/// Time of a client to read the answers after its I/O failed for want of time to drain.
 pub const DRAIN_ANSWER_NS: u64 = 1_000_000_000;
 
 /// Attempts of I/Os of a volume that are written down, with why they went where they went, and not
@@ -180,7 +180,7 @@ pub const MIRROR_COPY_BYTES: u32 = 256 << 10;
 /// the space.
 pub const MIRROR_HOLE_BYTES: u32 = 64 << 10;
 
-/// What a core keeps for each of its mirrors, bytes: copy buffers, and as much again for
+/// Memory of a core for each of its mirrors, bytes: copy buffers, and as much again for
 /// superblocks and pages of bitmaps. It is touched only when used.
 pub const MIRROR_SCRATCH_BYTES: u32 = 4 << 20;
 

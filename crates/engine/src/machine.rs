@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub u32);
 
-/// What the reactor itself executes requests on (null, memory, a file, a namespace of the kernel's
-/// driver, a hardware queue), as its owner numbered it. Devices of the block layer are
+/// Device on which the reactor itself executes requests (null, memory, a file, a namespace of the
+/// kernel's driver, a hardware queue), as its owner numbered it. Devices of the block layer are
 /// `block::DeviceId`s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalDevice(pub u16);
@@ -53,7 +53,7 @@ pub struct Send {
     pub cookie: u32,
 }
 
-/// What to do with a device.
+/// Operation on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceOp {
     /// Device to span.
@@ -90,7 +90,7 @@ pub struct DeviceRequest {
     pub id: u32,
     /// Which device.
     pub device: LocalDevice,
-    /// What to do.
+    /// Operation to do.
     pub op: DeviceOp,
     /// First byte on the device.
     pub offset: u64,
@@ -150,7 +150,7 @@ pub enum DeviceError {
     Lost,
     /// The operating system's error number.
     Os(i32),
-    /// What its controller said.
+    /// Status from its controller.
     Nvme(nvme::wire::Status),
 }
 
@@ -165,7 +165,7 @@ pub enum Closed {
     Error(i32),
 }
 
-/// What a machine wants done.
+/// Work that a machine wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Connect to address number `address` of the reactor's address table.
@@ -191,10 +191,10 @@ pub enum Output {
     /// A question to a device, answered by `handle_extent`. It may wait for the device's file
     /// system, so it is asked on a thread that may wait. One that is never answered holds nothing.
     Extent(ExtentRequest),
-    /// Nobody waits any more for what the device has and can still be kept from doing. Each request
-    /// ends in `handle_device`: as of a lost path, as soon as it can't be executed any more, or as
-    /// the device answers it meanwhile; where nothing can be taken back, as before. `id` ends there
-    /// when the device may be asked again: after what was under way, or before.
+    /// No client waits any more for what the device has and can still be kept from doing. Each
+    /// request ends in `handle_device`: as of a lost path, as soon as it can't be executed any
+    /// more, or as the device answers it meanwhile; where nothing can be taken back, as before.
+    /// `id` ends there when the device may be asked again: after what was under way, or before.
     LetGo {
         /// Which.
         device: LocalDevice,

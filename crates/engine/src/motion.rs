@@ -1,4 +1,4 @@
-//! What a connection has moved of late, and so whether memory that it gets comes back soon.
+//! Recent transfers of a connection, and so whether memory that it gets comes back soon.
 //!
 //! Decides, from the payload that a connection has moved in the last second or two, whether it may
 //! have of the part of an arena that is kept for those whose memory turns over. Peers that take
@@ -13,7 +13,7 @@
 //! A peer that moves that much and then stops keeps what it has until it is given up.
 use crate::limits::{MOVED_MIN, MOVED_SHIFT};
 
-/// What one connection moved, by windows of time.
+/// Bytes that one connection moved, by windows of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Motion {
     /// The last window in which something moved.

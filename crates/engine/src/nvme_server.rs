@@ -55,7 +55,7 @@ use nvme::host::AnaState;
 use nvme::limits::NAMESPACES_MAX;
 use nvme::wire::Status;
 
-/// What an NVMe/TCP server is made of.
+/// Configuration of an NVMe/TCP server.
 #[derive(Clone, Debug)]
 pub struct NvmeConfig {
     /// The subsystem. The size of a namespace is that of its device, once this is ready, and its
@@ -65,7 +65,7 @@ pub struct NvmeConfig {
     pub volumes: Vec<u16>,
 }
 
-/// What a core keeps for one NVMe/TCP server, whether it is there or not.
+/// Memory of a core for one NVMe/TCP server, whether it is there or not, bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct NvmePlace {
     /// Most connections of its subsystem.
@@ -212,7 +212,7 @@ impl NvmeServer {
             shapes: alloc::vec![shape::Config::default(); subsystem.ports.len()],
             devices: volumes.into_iter().map(LocalDevice).collect(),
             subsystem,
-            // What follows is written to files past their cache: it begins at a whole page.
+            // The arena behind it is written to files past their cache: it begins at a whole page.
             arena_bytes: arena_bytes.saturating_sub(own_bytes) / PAGE * PAGE,
             seed: 0,
         };
@@ -280,7 +280,7 @@ impl NvmeServer {
 
     /// A connection is over.
     pub fn closed(&mut self, conn: ConnId, why: crate::machine::Closed, now_ns: u64) {
-        // What is still to be said of it must not reach the next of its number.
+        // Messages about it that are still due must not reach the next of its number.
         self.outputs.retain(|output| match output {
             Output::Transmit(of) | Output::Resume(of) | Output::Close { conn: of, .. } => {
                 *of != conn
@@ -352,7 +352,7 @@ impl NvmeServer {
                 .activate(it.nsid, blocks, shift, read_only, now_ns);
             it.presence = match activated {
                 Ok(()) => {
-                    // What was said of it when it was stopped is over.
+                    // The state that was set when it was stopped is over.
                     self.target.set_ana(it.nsid, AnaState::Optimized, now_ns);
                     Presence::Active { is_usable: true }
                 }

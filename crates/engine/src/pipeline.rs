@@ -83,7 +83,7 @@ enum Zeroing {
     Writes,
 }
 
-/// What an I/O of a request is for.
+/// Purpose of an I/O of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// A block that is covered partly.
@@ -256,13 +256,13 @@ impl Pipeline {
         self.enter(if has_edges { Stage::Edges } else { Stage::Io });
     }
 
-    /// What was read of it is merged or compared: its I/Os go on.
+    /// Data that was read for it is merged or compared: its I/Os go on.
     pub fn merged(&mut self) {
         self.asked = 0;
         self.enter(Stage::Io);
     }
 
-    /// What it did must become durable. Nothing of it is executed any more, and a flush may wait
+    /// Its changes must become durable. Nothing of it is executed any more, and a flush may wait
     /// long: it is no longer in the way of other changes.
     pub fn begin_flush(&mut self, devices: &mut Devices) {
         self.asked = 0;

@@ -1,4 +1,4 @@
-//! What strangers can cause as often as they like: of many, few are spoken of.
+//! Rate limiter for log lines that a remote peer can trigger.
 //!
 //! # Contract
 //! One of a kind for each log: at most so many lines per [`SAID_NS`]; each counts all since the one

@@ -9,9 +9,9 @@
 //!
 //! # Contract
 //! Nothing is refused for want of memory (T6): a write without a buffer waits, if need be with its
-//! connection's stream (`Output::Resume` when it goes on), a read waits at the device's door. What
-//! a host can hold is bounded by the pool's shares, so that one that neither sends nor reads
-//! starves itself alone, and
+//! connection's stream (`Output::Resume` when it goes on), a read waits at the device's door. The
+//! memory that a host can hold is bounded by the pool's shares, so that one that neither sends nor
+//! reads starves itself alone, and
 //! several that do are given up while others wait (`stall`).
 //!
 //! A connection that ends, or whose queue a reset or shutdown deletes, takes with it what has not
@@ -55,7 +55,7 @@ use pool::Pool;
 use ports::Port;
 use stall::Stalls;
 
-/// What a target is made of.
+/// Configuration of a target.
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
     /// The subsystem.
@@ -70,7 +70,7 @@ pub struct TargetConfig {
     pub seed: u64,
 }
 
-/// Changes while it runs. What names no port or namespace there is changes nothing.
+/// Changes while it runs. A change of a port or namespace that is not there does nothing.
 #[derive(Clone, Debug)]
 pub enum TargetControl {
     /// New shape of a port (index).
@@ -83,7 +83,7 @@ pub enum TargetControl {
     Resize(u32, u64),
     /// Drop all connections of a port now (with a reset).
     Drop(u16),
-    /// What discovery tells. What can't be changes nothing.
+    /// A change of the discovery log; an impossible one does nothing.
     Discovery(nvme::controller::DiscoveryChange),
     /// Disconnect hosts that may not connect any more.
     DisconnectHosts,
@@ -116,7 +116,7 @@ pub struct TargetEngine {
     log: Arc<Log>,
 }
 
-/// What the engine must know of a namespace.
+/// Facts of a namespace that the engine needs.
 #[derive(Clone, Copy, Debug)]
 struct Namespace {
     nsid: u32,
@@ -187,7 +187,7 @@ impl TargetEngine {
         self.keeps_order = true;
     }
 
-    /// What happens to connections, for other threads.
+    /// Log of connections, for other threads.
     pub fn log(&self) -> Arc<Log> {
         self.log.clone()
     }

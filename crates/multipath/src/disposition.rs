@@ -1,13 +1,13 @@
-//! What becomes of an I/O whose attempt on a path has ended: decided from the outcome and the I/O's
+//! Disposition of an I/O whose attempt on a path has ended: decided from the outcome and the I/O's
 //! history, for the engine.
 //!
 //! # Contract
 //! Pure: the same [`Attempt`] always gets the same answer. A route that failed is tried elsewhere,
 //! a busy path again; all else ends the I/O, since another *path* leads to the same data, the same
-//! reservation and the same range (T2, T35). What must not be tried again on this path (DNR, T3) is
+//! reservation and the same range (T2, T35). An error without a retry here (DNR, T3) is
 //! no [`Outcome::Busy`] when it gets here. A path that stays busy is left for each of the others
-//! once: what it waits for may be its own trouble, and it said that it did nothing. Who would lose
-//! more than time by that it fails waits for as long as attempts may take (T6). A change of
+//! once: what it waits for may be its own trouble, and it said that it did nothing. A user that
+//! would lose more than time by a failure waits for as long as attempts may take (T6). A change of
 //! data that no one answered for is held before anything else is done with it (T9).
 //!
 //! # Limits
@@ -36,7 +36,7 @@ pub struct Attempt {
     pub patient: bool,
 }
 
-/// What to do with an I/O.
+/// Disposition of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// It has ended with its outcome.
@@ -58,7 +58,7 @@ const RETRY_NS: u64 = 10_000_000;
 /// The longest wait of who is patient, where none is named.
 const PATIENT_NS: u64 = 1_000_000_000;
 
-/// What to do after `outcome`.
+/// Disposition after `outcome`.
 pub fn dispose(outcome: Outcome, attempt: &Attempt) -> Disposition {
     match outcome {
         Outcome::PathError | Outcome::TimedOut => {

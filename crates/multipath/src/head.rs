@@ -27,14 +27,14 @@ mod hedge;
 mod observe;
 mod trial;
 
-/// What one path shows of the device behind it.
+/// Facts of the device behind one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Whose data it is.
+    /// Identity of its data.
     pub identity: Identity,
     /// How much.
     pub size: Size,
-    /// What it can.
+    /// Its limits.
     pub limits: IoLimits,
 }
 
@@ -48,7 +48,7 @@ pub enum AnaUse {
 }
 
 impl AnaUse {
-    /// What holds where the user chose nothing: weighted-latency weighs them by itself (A7).
+    /// Defaults where the user chose nothing: weighted-latency weighs them by itself (A7).
     pub fn by_default(policy: Policy) -> Self {
         match policy {
             Policy::WeightedLatency(_) => Self::Merge,
@@ -57,7 +57,7 @@ impl AnaUse {
     }
 }
 
-/// What is known of one path beside what it shows.
+/// State of one path beside its device's facts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
     /// I/O is allowed.
@@ -90,14 +90,14 @@ pub enum Hindrance {
 /// One device over its paths. See the module's contract.
 pub struct Head {
     selector: Selector,
-    /// What the policy is told, kept current so that a selection builds nothing.
+    /// The view of the policy, kept current so that a selection builds nothing.
     views: Vec<PathView>,
     shown: Vec<Option<Shown>>,
-    /// What a path showed over which I/O went. Also when all paths have left: users have its data.
+    /// Facts of a path over which I/O went. Also when all paths have left: users have its data.
     was: Option<Shown>,
     standing: Vec<Standing>,
     health: Vec<Health>,
-    /// What puts a path on probation.
+    /// Limits that put a path on probation.
     health_limits: Limits,
     /// The user's choice; else by policy.
     ana_use: Option<AnaUse>,
@@ -348,9 +348,9 @@ impl Head {
             .fold(0, |bits, (path, _)| bits | 1 << path.0)
     }
 
-    /// Whether what `path` shows now belongs beside `there`, shown by `other`. What a path showed
-    /// before it was lost still says whose data it is, but its controller's number may be in use
-    /// again, and its size may have changed since.
+    /// Whether what `path` shows now belongs beside `there`, shown by `other`. A fact that a path
+    /// showed before it was lost still says whose data it is, but its controller's number may be in
+    /// use again, and its size may have changed since.
     fn agrees(
         &self,
         path: PathIndex,
@@ -399,7 +399,8 @@ impl Head {
         self.views[usize::from(path.0)].in_flight_elsewhere = in_flight;
     }
 
-    /// What ends from now on may have been so much quicker than it looks: this core was busy.
+    /// An I/O that ends from now on may have been so much quicker than it looks: this core was
+    /// busy.
     #[inline]
     pub fn set_gap(&mut self, gap_ns: u64) {
         self.gap_ns = gap_ns;
@@ -415,7 +416,7 @@ impl Head {
         chosen
     }
 
-    /// What has to come back with the end of the I/O that was placed last.
+    /// Ticket that has to come back with the end of the I/O that was placed last.
     #[inline]
     pub fn ticket(&self) -> Ticket {
         let ticket = self.selector.ticket();
@@ -476,7 +477,7 @@ impl Head {
         self.selector.take_news()
     }
 
-    /// What this core measured of `path`, for the cores of its node.
+    /// This core's measurements of `path`, for the cores of its node.
     pub fn means(&self, path: PathIndex) -> Means {
         self.selector.means(path)
     }
@@ -491,7 +492,7 @@ impl Head {
         self.selector.in_flight(path)
     }
 
-    /// Changes policy and knobs; I/O in flight is not disturbed. What the old policy remembered is
+    /// Changes policy and knobs; I/O in flight is not disturbed. The old policy's state is
     /// cleared, unless only the knobs differ.
     ///
     /// # Errors
@@ -508,7 +509,7 @@ impl Head {
         self.selector.policy()
     }
 
-    /// What row A9 shows, for `path` and `group`.
+    /// Statistics of row A9, for `path` and `group`.
     pub fn stats(&self, path: PathIndex, group: Group) -> PathStats {
         self.selector.stats(path, group)
     }
@@ -525,7 +526,7 @@ impl Head {
         }))
     }
 
-    /// What the device can promise over all admitted paths (T34). `None` before the first one.
+    /// Limits of the device over all admitted paths (T34). `None` before the first one.
     pub fn limits(&self) -> Option<IoLimits> {
         self.admitted()
             .map(|(_, shown)| shown.limits)

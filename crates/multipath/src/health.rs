@@ -3,9 +3,9 @@
 //!
 //! One [`Health`] per path and core. Four things put a path on probation, where it gets probes
 //! instead of I/O: a share of path errors, silence, repeated stalls, and being lost again soon.
-//! What is merely far, full or loaded is the policy's business. Hence a stall is not a long latency
-//! but a long time in which the path ended *nothing* though it had something: whatever the queue in
-//! front of a path, a working one ends I/O at a steady pace.
+//! A path that is merely far, full or loaded is the policy's business. Hence a stall is not a long
+//! latency but a long time in which the path ended *nothing* though it had something: whatever the
+//! queue in front of a path, a working one ends I/O at a steady pace.
 //!
 //! * Errors: each adds to a score, each good end takes a little away, so that the score stays where
 //!   it is at exactly the share of [`Limits::errors_permille`], and runs away above. It takes
@@ -55,7 +55,7 @@ const RELAPSE_PROBES: u64 = 60;
 /// cores: it has its own queue here.
 const FRESH_NS: u64 = 100_000_000;
 
-/// What is too much.
+/// Thresholds of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Share of I/Os that may fail for the path's sake, 1 / 1000; 0: any. 1 %: an I/O that fails
@@ -156,7 +156,7 @@ impl Why {
 pub struct Pause {
     /// How long, ns.
     pub pause_ns: u64,
-    /// What an I/O usually took before; 0: not known.
+    /// Usual time of an I/O before; 0: not known.
     usual_ns: u64,
 }
 
@@ -171,7 +171,7 @@ pub struct Probation {
     pub due_ns: u64,
     /// It is not over before, for what its relapses cost, ns.
     pub least_until_ns: u64,
-    /// What an I/O usually takes, by what was known before and by probes.
+    /// Usual time of an I/O, by what was known before and by probes.
     usual_ns: u64,
     /// Good ones in a row.
     good: u8,
@@ -199,7 +199,7 @@ pub struct Health {
     failed_ns: u64,
     /// A probe is under way.
     probing: bool,
-    /// What an I/O usually takes; 0: not known.
+    /// Usual time of an I/O; 0: not known.
     usual_ns: u64,
     /// An error adds 1000 less the tolerated share, a good end takes that share away.
     score: u32,
@@ -368,8 +368,8 @@ impl Health {
         self.begin(!fresh, why, now_ns, limits)
     }
 
-    /// The path is connected and gets I/O from now on, or probes if it flapped. What was measured
-    /// of it before is forgotten (T38), what it did is not.
+    /// The path is connected and gets I/O from now on, or probes if it flapped. Measurements
+    /// of it from before are forgotten (T38), its faults are not.
     pub fn used(&mut self, now_ns: u64, limits: &Limits) -> Option<Why> {
         self.answered_ns = now_ns;
         (self.failed_ns, self.probing) = (0, false);
@@ -506,12 +506,12 @@ impl Health {
         self.probation
     }
 
-    /// What it led to so far.
+    /// Counters so far.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Whoever was on probation lately is on it sooner.
+    /// A path that was on probation lately is on it sooner.
     fn patience(&self, now_ns: u64) -> u32 {
         1 + u32::from(self.relapses.would_relapse(now_ns))
     }
@@ -555,7 +555,7 @@ fn wait_ns(relapses: &Relapses, it: &Probation, limits: &Limits) -> u64 {
     wait_ns.min(limits.probe_max_ns)
 }
 
-/// What an I/O usually takes, after one that took `latency_ns`; 0: not known.
+/// Usual time of an I/O, after one that took `latency_ns`; 0: not known.
 #[inline]
 fn learnt(usual_ns: u64, latency_ns: u64) -> u64 {
     let change = latency_ns.wrapping_sub(usual_ns).cast_signed() >> 3;

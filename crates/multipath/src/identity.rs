@@ -10,7 +10,7 @@ use alloc::string::String;
 use core::fmt;
 use policy::PathIndex;
 
-/// What a path leads to.
+/// Destination of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// A namespace of a subsystem.
@@ -75,7 +75,7 @@ pub struct Refused {
     pub why: Conflict,
 }
 
-/// What differs: first here (the refused path), then there (the path it was compared with).
+/// The difference: first here (the refused path), then there (the path it was compared with).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conflict {
     /// One is a namespace, the other a local device.

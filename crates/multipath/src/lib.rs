@@ -1,4 +1,4 @@
-//! What a device is: one namespace behind several paths, its identity and its limits.
+//! A device: one namespace behind several paths, its identity and its limits.
 //!
 //! * [`Head`]: the one device over all paths; asks the policy which of them serves an I/O
 //! * [`health`]: which paths a policy may choose from at all

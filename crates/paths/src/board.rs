@@ -1,4 +1,4 @@
-//! What the cores of one program tell each other: the I/Os they have in flight (trap T47), and,
+//! Board between the cores of one program: the I/Os they have in flight (trap T47), and,
 //! for volumes that weigh their paths per NUMA node, what they measured (row A13).
 //!
 //! # Contract
@@ -31,7 +31,7 @@ struct Row {
 #[derive(Default)]
 struct Line([AtomicU32; 32]);
 
-/// What one core measured of one path.
+/// Means that one core measured of one path.
 #[repr(align(128))]
 #[derive(Default)]
 struct MeansLine([AtomicU32; policy::limits::CELLS]);
@@ -123,7 +123,7 @@ impl Board {
         is_new
     }
 
-    /// What the cores of this one's node measured of a path.
+    /// Means that the cores of this one's node measured of a path.
     fn node_means(&self, core: usize, place: usize) -> NodeMeans {
         let mut node = NodeMeans::default();
         for row in self.node(core) {
@@ -139,7 +139,7 @@ impl Board {
         self.rows.iter().filter(move |row| row.node == node)
     }
 
-    /// What all cores but this one have together.
+    /// Sum over all cores but this one.
     pub fn elsewhere(&self, core: usize, at: usize) -> u32 {
         let others = (0..).zip(&self.rows).filter(|(number, _)| *number != core);
         others.fold(0, |sum: u32, (_, row)| {

@@ -38,31 +38,31 @@ pub enum FileAccess {
     ReadOnly,
     /// Others may write it too.
     Shared,
-    /// Nobody else writes it (T48).
+    /// This thread alone writes it (T48).
     Alone,
 }
 
-/// What the reactors need to know of the paths.
+/// Description of the paths for the reactors.
 #[derive(Default)]
 pub struct Resources {
-    /// What `PathKind::NvmeTcp` refers to.
+    /// Addresses that `PathKind::NvmeTcp` refers to.
     pub addresses: Vec<SocketAddr>,
-    /// What `PathKind::Device` refers to.
+    /// Devices that `PathKind::Device` refers to.
     pub devices: Vec<Device>,
-    /// What is known of where each path leads.
+    /// Known facts of each path's destination.
     pub known: Vec<Known>,
     /// Names that are not resolved by then leave their paths without an address; `None`: they are
     /// an error, as where a measurement is made.
     pub patience: Option<Instant>,
 }
 
-/// What is known of where a path leads.
+/// Known facts of a path's destination.
 pub struct Known {
     /// The path's.
     pub uri: String,
     /// Under which number the reactors know it.
     pub number: u16,
-    /// What.
+    /// Its kind.
     pub what: What,
 }
 
@@ -214,7 +214,7 @@ pub enum End {
         bytes: u64,
         /// log2 of its block size.
         block_shift: u8,
-        /// What it shows of itself.
+        /// Identity that it shows.
         identity: Option<Box<multipath::Namespace>>,
     },
 }
@@ -278,7 +278,7 @@ impl End {
         })
     }
 
-    /// What the reactors call it; none is an address.
+    /// Its number among the reactors' devices; none is an address.
     pub fn device(&self) -> Option<Device> {
         match self {
             Self::Port(_) => None,
@@ -287,7 +287,7 @@ impl End {
         }
     }
 
-    /// What is to be known of it.
+    /// Kind of the destination.
     pub fn what(&self) -> What {
         match self {
             Self::Port(place) => What::Port(place.clone()),
@@ -303,7 +303,7 @@ impl End {
         }
     }
 
-    /// What the engine calls it, under this number of the reactors' addresses or devices.
+    /// Its name in the engine, under this number of the reactors' addresses or devices.
     pub fn kind(&self, number: u16) -> PathKind {
         match self {
             Self::Port(place) => PathKind::NvmeTcp {

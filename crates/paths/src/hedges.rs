@@ -3,7 +3,7 @@ use crate::units::{format_count, format_ns, significant};
 use engine::host::HedgeStats;
 use serde_json::{Value, json};
 
-/// What became of them beside so many reads.
+/// Counters of second copies beside so many reads.
 pub fn json(stats: &HedgeStats, reads: u64) -> Value {
     json!({
         "looked": stats.looked,

@@ -1,4 +1,4 @@
-//! Who has a leg that is locked: the owner's record that is on it says it (T48).
+//! Finds the holder of a leg that is locked: the owner's record on it says it (T48).
 use mirror::Superblock;
 use mirror::copies::read_copies;
 use mirror::layout::COPIES_AT;
@@ -31,7 +31,7 @@ pub fn warn_of_leg(path: &Path) {
     }
 }
 
-/// What a file says as a leg, which is only read.
+/// Superblock of a file as a leg, which is only read.
 fn superblock_on(path: &Path) -> Option<Superblock> {
     let file = File::open(path).ok()?;
     let read = |at| {

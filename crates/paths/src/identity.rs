@@ -1,4 +1,4 @@
-//! Who we are: one host NQN and host identifier for every path (trap T35).
+//! This host's identity: one host NQN and host identifier for every path (trap T35).
 //!
 //! Decided from the options, else `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, else an identifier
 //! that is made once and kept in the state directory.

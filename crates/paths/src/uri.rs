@@ -37,7 +37,7 @@ pub struct PathUri {
     throughput: Option<u8>,
 }
 
-/// What a path leads to.
+/// Destination of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UriKind {
     /// A namespace of an NVMe/TCP subsystem.
@@ -92,7 +92,7 @@ impl UriKind {
 }
 
 impl PathUri {
-    /// What it leads to.
+    /// Its destination.
     pub fn kind(&self) -> &UriKind {
         &self.kind
     }
@@ -294,7 +294,7 @@ fn nqn(url: &url::Url) -> Result<String, UriError> {
     Ok(nqn)
 }
 
-/// What stands behind the `?`.
+/// The part behind the `?`.
 #[derive(Default)]
 struct Parameters {
     nsid: Option<u32>,
@@ -303,7 +303,7 @@ struct Parameters {
     poll: Option<bool>,
 }
 
-/// What may be said of a local path.
+/// Keys of a local path.
 const LOCAL_KEYS: [&str; 2] = ["distance", "throughput"];
 
 impl Parameters {
@@ -442,7 +442,7 @@ mod tests {
         }
         let long = tcp("nvme-tcp://[fe80:0:0::1%25br-lan.7]/nqn.x");
         assert_eq!(long.host, "fe80::1%br-lan.7");
-        // What stands behind the host is no zone.
+        // Text behind the host is no zone.
         assert_eq!(tcp("nvme-tcp://[fd00::1]/nqn.a%5D").host, "fd00::1");
     }
 

@@ -1,4 +1,4 @@
-//! What people write for a status: a value, type and code, a name, or a line of a log.
+//! Parser of what people write for a status: a value, type and code, a name, or a line of a log.
 //!
 //! # Contract
 //! One reading or an error that says which there are: a number without `0x` or `h` may be decimal
@@ -19,7 +19,7 @@ const ALIASES: [(&str, Status); 2] = [
     ("media write", Status::WRITE_FAULT),
 ];
 
-/// What somebody asks for.
+/// Status that a user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// With the retry bits that were given.
@@ -133,7 +133,7 @@ fn is_marked(token: &str) -> bool {
     token.strip_prefix("0x").is_some_and(digits) || token.strip_suffix('h').is_some_and(digits)
 }
 
-/// What a number may be: hexadecimal, and decimal where nothing says that it isn't.
+/// Readings of a number: hexadecimal, and decimal where nothing says that it isn't.
 fn values(token: &str) -> Vec<u32> {
     let digits = token.strip_prefix("0x").or(token.strip_suffix('h'));
     let hexadecimal = u32::from_str_radix(digits.unwrap_or(token), 16).ok();
@@ -221,7 +221,7 @@ fn is_known(status: Status) -> bool {
     status.name().is_some() || fabrics_name(status).is_some()
 }
 
-/// What a status is called in answer to Fabrics commands.
+/// Name of a status in answer to Fabrics commands.
 pub fn fabrics_name(status: Status) -> Option<&'static str> {
     let mut all = connect_status::ALL.iter();
     all.find(|(it, _)| it.is(status)).map(|(_, name)| *name)

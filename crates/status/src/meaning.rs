@@ -1,4 +1,4 @@
-//! What a status means: asked of the code that acts by it, put into words.
+//! Meaning of a status: asked of the code that acts by it, put into words.
 //!
 //! # Contract
 //! Nothing is decided here. The class is `nvme`'s, the outcome and the client's error `engine`'s,
@@ -11,12 +11,12 @@ use nbd::{Errno, Kind};
 use nvme::wire::Status;
 use nvme::wire::status::Class;
 
-/// What follows from a status with or without Do Not Retry.
+/// Consequences of a status with or without Do Not Retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meaning {
-    /// What kind of answer it is.
+    /// Class of the answer.
     pub class: Class,
-    /// What it is to a volume.
+    /// Its outcome for a volume.
     pub outcome: Outcome,
     /// At first, with another path there.
     pub head: Disposition,
@@ -26,14 +26,14 @@ pub struct Meaning {
     pub then: Disposition,
     /// Whether it counts against the health of its path: at first, and when it was tried so often.
     pub blames: [bool; 2],
-    /// What the client gets if it ends so: of a read, of a change.
+    /// Error for the client if it ends so: of a read, of a change.
     pub errno: [Option<Errno>; 2],
     /// A leg read, changed, flushed, with another copy there.
     pub mirror: [LegDisposition; 3],
 }
 
 impl Meaning {
-    /// What braid makes of `status`.
+    /// Meaning of `status`.
     pub fn of(status: Status) -> Self {
         let usual = Recovery::default();
         let after = |retries| {
@@ -51,7 +51,7 @@ impl Meaning {
         };
         let again = |retries: &u8| matches!(after(*retries), Disposition::Retry { .. });
         let repeats = (0..u8::MAX).take_while(again).count() as u8;
-        // What is read again isn't the path's fault (T26): the engine doesn't count it.
+        // An answer that is read again isn't the path's fault (T26): the engine doesn't count it.
         let class = status.class();
         let exempt = matches!(class, Class::Ana | Class::Namespace);
         let blames = |retries| !exempt && outcome(status, &[0; 3], retries).is_path_error();
@@ -83,7 +83,7 @@ impl Meaning {
         }
     }
 
-    /// What the head does, in few words.
+    /// Action of the head, in few words.
     pub fn head_words(&self) -> &'static str {
         match (self.head, self.then) {
             (Disposition::Complete, _) if self.outcome.is_done() => "done",
@@ -105,7 +105,7 @@ impl Meaning {
         }
     }
 
-    /// What must be read before the path is used again.
+    /// Data that must be read before the path is used again.
     pub fn reads_again(&self) -> Option<&'static str> {
         match self.class {
             Class::Ana => Some("the ANA log"),
@@ -130,7 +130,7 @@ pub fn errno_word(errno: Option<Errno>) -> &'static str {
     }
 }
 
-/// What a mirror does with a leg, in few words.
+/// Action of a mirror for a leg, in few words.
 pub fn leg_words(leg: LegDisposition, outcome: Outcome) -> &'static str {
     match leg {
         LegDisposition::Complete if outcome.is_done() => "done",
@@ -197,7 +197,7 @@ pub fn class_words(class: Class) -> (&'static str, &'static str) {
     }
 }
 
-/// Who answers so.
+/// Commands that are answered so.
 pub fn commands(status: Status) -> &'static str {
     match (status.sct(), status.sc()) {
         (0, 0x24) | (1, 0..=0x6f) => "admin commands",

@@ -9,7 +9,7 @@ use nvme::wire::Status;
 use nvme::wire::fabrics::connect_status;
 use serde_json::{Value, json};
 
-/// What a connection attempt does with the answers that only Fabrics commands get.
+/// Action of a connection attempt for the answers that only Fabrics commands get.
 const FABRICS: &str = "the path isn't connected; it is tried again after growing waits, and the \
                        reason is in the log and in braid explain";
 
@@ -100,7 +100,7 @@ pub fn one(asked: &Asked, style: Style) -> String {
     text
 }
 
-/// What is said of a status, line by line.
+/// Facts of a status, line by line.
 fn facts(status: Status) -> Vec<(&'static str, String)> {
     let it = Meaning::of(status);
     let (class, says) = class_words(it.class);
@@ -124,7 +124,7 @@ fn facts(status: Status) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// What the head does, with its waits.
+/// Action of the head, with its waits.
 fn head(it: &Meaning) -> String {
     let again = it.reads_again();
     match (it.head, it.then) {
@@ -176,7 +176,7 @@ fn mirror(it: &Meaning) -> String {
     format!("{read}; {rest}")
 }
 
-/// What Do Not Retry changes, or would.
+/// Effect of Do Not Retry.
 fn dnr(status: Status, it: &Meaning) -> String {
     let set = status.dnr();
     let other = Meaning::of(match set {
@@ -190,7 +190,7 @@ fn dnr(status: Status, it: &Meaning) -> String {
     }
 }
 
-/// What the retry bits say, where they are set.
+/// Meaning of the retry bits, where they are set.
 fn bits(asked: &Asked) -> Vec<String> {
     let status = asked.status;
     let mut lines = Vec::new();
@@ -310,7 +310,7 @@ fn leg_json(leg: LegDisposition) -> Value {
     })
 }
 
-/// What it is called; of one without a name, what its range is.
+/// Its name; of one without a name, its range.
 fn name(status: Status) -> String {
     match status.name() {
         Some(name) => name.into(),

@@ -59,7 +59,7 @@ impl Attacker {
         }
     }
 
-    /// What its second thread needs.
+    /// Parts that its second thread needs.
     pub fn scribbler(&self) -> Scribbler {
         self.scribbler.clone()
     }
@@ -118,7 +118,7 @@ impl Attacker {
     }
 }
 
-/// What a client raises to wake the broker.
+/// Raises the descriptor by which a client wakes the broker.
 pub fn kick(descriptors: &[OwnedFd], count: u64) {
     let _ = rustix::io::write(&descriptors[1], &count.to_ne_bytes());
 }

@@ -27,7 +27,7 @@ pub const TARGETS: [(&str, Body); 2] = [("broker", room::run), ("broker_threads"
 const HONEST: u32 = 5;
 const BLOCKS: u64 = 64;
 
-/// What namespaces lie in.
+/// Storage of namespaces.
 struct Stores {
     memory: [Arc<MemoryDevice>; 3],
     file: OwnedFd,

@@ -1,7 +1,7 @@
 //! A broker turn by turn, in the order of the input: a client that does what its tape says, and an
 //! honest one.
 //!
-//! What is held: no panic; the honest client reads what it wrote, within so many turns, in its own
+//! Required: no panic; the honest client reads what it wrote, within so many turns, in its own
 //! namespace and in the half of another one in which the attacker has no right; a namespace that is
 //! read-only stays as it is; what the attacker is told is an answer to what it asked; when both are
 //! gone nothing of them is left.
@@ -235,7 +235,7 @@ impl Intruder {
     }
 
     fn ask(&self, room: &mut Room, request: &Request, passed: &[OwnedFd]) {
-        // Who was given up hears nothing more, or that.
+        // A guest that was given up hears nothing more, or that.
         if let Some(said) = room.ask(&self.guest, request, passed).expect("a worker") {
             let asked = request.operation.is_none_or(|it| said.answer.answers(it));
             assert!(asked, "{:?} answers {request:?}", said.answer);

@@ -1,10 +1,10 @@
 //! A whole broker with a client that writes to everything it shares from two threads, lies on the
 //! socket, punches holes into its memory and goes; beside an honest client.
 //!
-//! What is held: no thread of the broker panics; the honest client reads what it wrote, in its
+//! Required: no thread of the broker panics; the honest client reads what it wrote, in its
 //! time; when both are gone nothing keeps the broker from ending. The order in which threads meet
-//! is the machine's: an input that fails may have to be tried again. What can be had in a fixed
-//! order is tried by `rings` and `room`.
+//! is the machine's: an input that fails may have to be tried again. Attacks that can be made in a
+//! fixed order are tried by `rings` and `room`.
 use super::attacker::Attacker;
 use super::tape::Tape;
 use super::{BLOCKS, HONEST, Stores};

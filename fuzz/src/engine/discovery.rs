@@ -66,7 +66,7 @@ struct Scene {
     persistent: bool,
 }
 
-/// What the seeker said.
+/// Events of the seeker.
 struct Heard {
     begun_ns: u64,
     /// Logs by who told them.
@@ -282,7 +282,7 @@ impl Scene {
             liar.lies.clear();
             liar.mute(false);
             liar.refuses = false;
-            // What it told last is believed until it tells something else.
+            // Its last log is believed until it sends another one.
             liar.leave(None, true);
         }
         self.change(DiscoveryChange::Referrals(Vec::new()));

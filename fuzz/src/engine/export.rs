@@ -73,7 +73,7 @@ struct Scene {
     verified: u64,
     /// Somebody else wrote to the honest client's part.
     blind: bool,
-    /// What the liars were told on connections that are over.
+    /// Requests of the liars on connections that are over.
     heard: usize,
 }
 
@@ -279,7 +279,7 @@ impl Scene {
         assert!(late.is_none(), "the honest client waits: {late:?}");
     }
 
-    /// Who wrote where the honest client writes?
+    /// Checks that no other client wrote where the honest client writes.
     fn look_at_disk(&mut self) {
         let log = self.rig.disk.log.borrow_mut().replace(Vec::new());
         for (request, bytes) in log.unwrap_or_default() {

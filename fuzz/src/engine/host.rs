@@ -43,7 +43,7 @@ pub fn run(data: &[u8]) {
     play(data);
 }
 
-/// What a tape came to.
+/// Result of a tape.
 pub struct Played {
     /// I/Os that ended.
     pub ended: u64,

@@ -1,7 +1,7 @@
 //! A target that lies: a real one, and somebody who changes what it says.
 //!
 //! It plays well until a [`Lie`] is armed; each lie is told once, of the next PDU that it fits.
-//! What was told is written down in [`Told`], as far as a host can't know better: who hears only
+//! Its lies are recorded in [`Told`], as far as a host can't know better: a host that hears only
 //! the liar has to believe it.
 use super::tape::Tape;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 
 /// Commands of a connection that it remembers.
 const COMMANDS_MAX: usize = 16;
-/// What it can say of a PDU, and of its own accord.
+/// Number of kinds of lies about a PDU, and of its own accord.
 pub const KINDS: u8 = 20;
 
 /// One lie.
@@ -48,7 +48,7 @@ impl Lie {
     }
 }
 
-/// What a host can't know better.
+/// Lies that a host can't detect.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Told {
     /// Reads have other bytes.
@@ -217,7 +217,7 @@ pub struct Liar {
     /// To be told.
     pub lies: Vec<Lie>,
     pub told: Told,
-    /// Nobody is accepted any more.
+    /// No connection is accepted any more.
     pub refuses: bool,
     lines: Vec<Line>,
     /// Memory with bytes that nobody wrote.
@@ -311,7 +311,7 @@ impl Liar {
             }
             out.extend(pdu);
             match held {
-                // What was held comes behind this PDU, and so behind its payload.
+                // A held PDU comes behind this one, and so behind its payload.
                 Some(held) if payload => self.lines[at].extra.push_back(held),
                 Some(held) => out.extend(held),
                 None => {}
@@ -386,7 +386,7 @@ impl Liar {
     }
 }
 
-/// What a host can't know better after a lie.
+/// Lies that a host can't detect after this one.
 fn told_by(lie: Lie) -> Told {
     let mut told = Told::default();
     match lie.kind {

@@ -11,12 +11,12 @@ const PARTS: u64 = 4;
 /// Largest I/O, and the room for each in the arena.
 pub const ROOM: u64 = 64 << 10;
 
-/// What is known of one place: the version that a read must find. `None`: a write may or may not
+/// Knowledge of one place: the version that a read must find. `None`: a write may or may not
 /// have been done there.
 type Known = Option<u64>;
 
 struct Slot {
-    /// What, where, and the version that it writes.
+    /// Operation, place, and the version that it writes.
     busy: Option<(IoOp, u64, u64)>,
     known: [Known; PARTS as usize],
     bytes: u32,

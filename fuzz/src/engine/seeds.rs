@@ -16,7 +16,7 @@ pub fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         all.push(("engine_target", name(), tape));
         let tape = of_host(choice);
         let played = host::play(&tape);
-        // What was told at set-up may excuse every read after it.
+        // Lies at set-up may excuse every read after it.
         let checked = played.verified > 0 || choice >= 20;
         assert!(
             checked && played.ended > 0,

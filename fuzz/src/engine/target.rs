@@ -160,7 +160,7 @@ impl Scene {
         self.pass(STEP_NS);
     }
 
-    /// What one connection was given, or any number.
+    /// Controller of one connection, or any number.
     fn controller(&self, choice: u8) -> u16 {
         let of = self.liars.get(usize::from(choice));
         of.and_then(|of| of.cntlid).unwrap_or(choice.into())

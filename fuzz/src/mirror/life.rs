@@ -25,7 +25,7 @@ const PLACE: Place = Place {
 /// Where the checksum of a superblock lies.
 const CHECKSUM_AT: usize = 8;
 
-/// What lies on one leg.
+/// Content of one leg.
 pub struct Leg {
     pub copies: [Vec<u8>; 2],
     pub bytes: u64,
@@ -105,8 +105,8 @@ pub fn step(operation: u8, all: &mut Legs, tape: &mut Tape) {
     }
 }
 
-/// What the mirror says next, on the legs that are there; perhaps not on all of them, nor on both
-/// copies of the last.
+/// Next superblock of the mirror, on the legs that are there; perhaps not on all of them, nor on
+/// both copies of the last.
 fn event(slot: u8, all: &mut Legs, tape: &mut Tape) {
     let choice = tape.byte();
     let state = &all.state;

@@ -22,7 +22,7 @@ use mirror::copies::{NoLeg, choose};
 use mirror::{Id, Superblock};
 use tape::Tape;
 
-/// What happens in one life, and how many pages are read: each costs.
+/// Events in one life, and how many pages are read: each costs.
 const STEPS_MAX: usize = 64;
 const PAGES_MAX: usize = 8;
 
@@ -124,7 +124,7 @@ fn assembled(assembly: &Assembly, given: &[Result<Superblock, NoLeg>], wishes: W
                 continue;
             }
         };
-        // What is taken for in sync says so of itself, in the newest state or the one before.
+        // A leg that is taken for in sync says so of itself, in the newest state or the one before.
         let in_sync = next.in_sync().any(|slot| slot == leg.slot);
         assert_eq!(*role == Role::InSync, in_sync, "leg {at}");
         assert!(!in_sync || (wishes.discard != Some(at) && leg.event + 1 >= next.event));

@@ -2,7 +2,7 @@
 //! repeat, whatever else the machine does.
 use crate::prelude::*;
 
-/// What a run came to.
+/// Counts of a run.
 pub struct Counted {
     /// Instructions, of all threads.
     pub instructions: u64,

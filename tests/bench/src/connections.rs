@@ -1,4 +1,5 @@
-//! What thousands of idle and slow connections cost a server, and those who are served beside them.
+//! Cost of thousands of idle and slow connections for a server, and for clients that are served
+//! beside them.
 //!
 //! # Contract
 //! One honest client (4 KiB reads, 32 outstanding) is connected all the time. Its rate is counted
@@ -279,8 +280,8 @@ impl Row {
         peaks.max().unwrap_or(0)
     }
 
-    /// What docs/security.md allows for as many connections as were held, KiB. Idle ones have no
-    /// requests, and are sent next to nothing.
+    /// Memory that docs/security.md allows for as many connections as were held, KiB. Idle ones
+    /// have no requests, and are sent next to nothing.
     fn bound(&self, slow: usize) -> u64 {
         let held = self.loaded.iter().map(|of| of.held).max().unwrap_or(0);
         let connections = held * TABLES_KIB + slow as u64 * (PAGES_KIB + REQUESTS_KIB);

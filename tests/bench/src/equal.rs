@@ -1,4 +1,4 @@
-//! What a policy costs where there is nothing to win: one path, and paths that are all alike.
+//! Cost of a policy where there is nothing to win: one path, and paths that are all alike.
 //!
 //! # Contract
 //! Random 4 KiB reads of a null namespace over NVMe/TCP on loopback, host and target on a core
@@ -9,7 +9,7 @@
 //! of a fixed bandwidth, where only its choices do.
 use crate::prelude::*;
 
-/// What the policy is compared to.
+/// Policy for comparison.
 const BESIDE: &str = "round-robin";
 /// Of each port of fixed bandwidth.
 const CAPPED: &str = "bandwidth=4MiB/s";

@@ -1,7 +1,7 @@
 //! fio over NBD, and what it measured.
 use crate::prelude::*;
 
-/// What one run did.
+/// Measurements of one run.
 #[derive(Clone, Copy, Default)]
 pub struct Run {
     pub read_mib_s: f64,

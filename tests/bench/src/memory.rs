@@ -1,4 +1,4 @@
-//! What an engine costs that is connected and has nothing to do.
+//! Cost of an engine that is connected and has nothing to do.
 //!
 //! # Contract
 //! `braid run` with one volume over several ports of one target, and no client: its keep-alives and

@@ -1,4 +1,4 @@
-//! What a mirror does with its legs, and what it costs.
+//! Work and cost of a mirror.
 //!
 //! # Contract
 //! Real processes: legs in memory behind targets whose ports are shaped, or in files on their own,
@@ -40,12 +40,12 @@ pub struct Args {
     cells: String,
 }
 
-/// What can be measured.
+/// Tables that can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Table {
     /// Policies over equal and unequal legs.
     Balance,
-    /// What the intent bitmap costs writes.
+    /// Cost of the intent bitmap for writes.
     Intent,
 }
 
@@ -83,10 +83,10 @@ impl Args {
     }
 }
 
-/// What fio is to do, in its own words.
+/// Parameters of fio, in its own words.
 #[derive(Clone, Copy)]
 struct Load {
-    /// What the table calls it.
+    /// Its name in the table.
     name: &'static str,
     /// Its `--rw`, `--bs` and whatever else.
     words: &'static [&'static str],

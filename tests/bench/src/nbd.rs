@@ -1,4 +1,4 @@
-//! What an NBD export costs beside nbdkit's memory disk.
+//! Cost of an NBD export beside nbdkit's memory disk.
 //!
 //! # Contract
 //! fio (`ioengine=nbd`, one connection) reads and writes 4 KiB at random: nbdkit's memory plugin,
@@ -40,7 +40,7 @@ const COLUMNS: [Column; 8] = [
 /// Servers, in the order in which they are measured; the first is what the others are compared to.
 const SERVERS: [&str; 3] = ["nbdkit memory", "braid mem", "braid nvme-tcp"];
 
-/// What one server did in one cell.
+/// Measurements of one server in one cell.
 #[derive(Default)]
 struct Cell {
     runs: Vec<Run>,

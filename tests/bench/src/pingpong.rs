@@ -13,7 +13,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 /// Bytes of one read at most.
 const READ_BYTES: usize = 1 << 20;
 
-/// What to exchange.
+/// Messages to exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
     /// Bytes of a request.
@@ -30,7 +30,7 @@ pub struct Exchange {
     pub duration: Duration,
 }
 
-/// What came of it.
+/// Measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     /// Answers per second.

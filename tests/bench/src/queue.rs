@@ -1,4 +1,4 @@
-//! What an I/O of a hardware queue costs beside the bare exchange of entries of the same sizes.
+//! Cost of an I/O of a hardware queue beside the bare exchange of entries of the same sizes.
 //!
 //! # Contract
 //! Random reads of a null namespace, of 4 KiB or of sizes whose lists of pages are long, server and
@@ -96,7 +96,7 @@ struct Ends {
     spin_us: u64,
 }
 
-/// What a client does.
+/// Load of a client.
 #[derive(Clone, Copy)]
 struct Load<'a> {
     kind: &'a str,

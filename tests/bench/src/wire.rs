@@ -1,4 +1,4 @@
-//! What a wire I/O costs beside the bare exchange of the same messages.
+//! Cost of a wire I/O beside the bare exchange of the same messages.
 //!
 //! # Contract
 //! 4 KiB reads and writes of a null namespace over loopback TCP, host and target on a core each,

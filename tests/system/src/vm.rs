@@ -1,12 +1,12 @@
 //! A stock Debian kernel in a guest, and our programs inside.
 //!
-//! What a twin of ours cannot show, a real NVMe host and target can. The guest is made of Debian's
+//! Guests: a real NVMe host and target show what a twin of ours cannot. A guest is made of Debian's
 //! packages, downloaded and unpacked below the build directory; nothing is installed and nothing
 //! needs root.
 //!
 //! # Contract
 //! The guest's first process runs one script and powers off; the script's exit status is ours.
-//! What it prints comes through as it is printed; the kernel's own console is kept in a file. Every
+//! Its output comes through as it is printed; the kernel's own console is kept in a file. Every
 //! guest has a time limit, kept by `timeout` outside and by its own first process, so none outlives
 //! it even if we die.
 //!
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 pub use machine::Options;
 use packages::Kernel;
 
-/// What to do with a guest.
+/// Task for a guest.
 #[derive(clap::Subcommand)]
 pub enum Task {
     /// Run one script in a fresh guest; its exit status is the result.
@@ -39,7 +39,7 @@ pub enum Task {
     All(suite::Args),
     /// Run nvme-cli's own tests against our target, through the kernel's host.
     Peer(Options),
-    /// What reads through io_uring passthrough and the block layer cost, in virtual time.
+    /// Cost of reads through io_uring passthrough and the block layer, in virtual time.
     Tu1(tu1::Args),
     /// Fetch packages and build the guest's file system, and no more.
     Build(BuildArgs),

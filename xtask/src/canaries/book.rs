@@ -2,8 +2,8 @@
 //! and written anew.
 //!
 //! # Contract
-//! A row is known by its first cell. What a checker said is kept without its numbers, which change
-//! with every course of a world. Whoever writes changes rows only: one that is there stays where it
+//! A row is known by its first cell. A checker's words are kept without numbers, which change
+//! with every course of a world. `--write` changes rows only: one that is there stays where it
 //! is, a new one comes to the end of the table of its family, the others' first.
 use super::SAID_MAX;
 use anyhow::{Result, bail};
@@ -60,7 +60,7 @@ impl Row {
     }
 }
 
-/// What was said, in few words and without its numbers.
+/// Words of a checker, few and without their numbers.
 pub fn words(said: &str) -> String {
     let line = said.lines().next().unwrap_or_default();
     // Of where a panic was, the file.

@@ -98,7 +98,7 @@ impl FromArgs {
     }
 }
 
-/// What to write instead of an address with its port; `None`: it is none.
+/// Address to write instead of one with its port; `None`: it is none.
 pub fn apart(text: &str) -> Option<String> {
     if text.parse::<IpAddr>().is_ok() {
         return None; // with colons of its own

@@ -52,7 +52,7 @@ impl Around for Seeker {
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.engine.turn(memory, now_ns);
         while let Some(event) = self.engine.poll_event() {
-            // Who has gone away wants to hear nothing.
+            // A receiver that has gone needs no event.
             let _ = self.events.send(event);
         }
     }
@@ -109,7 +109,7 @@ pub fn once(identity: HostIdentity, digests: Digests, timeout: Duration) -> Disc
     }
 }
 
-/// What was found.
+/// Findings of a session.
 #[derive(Debug, Default)]
 pub struct Discovered {
     /// Each log with its controller and the referrals to it, in the order they were read. Where a
@@ -191,7 +191,7 @@ pub fn read_once(
 fn leave(handle: Handle<Seeker>) -> anyhow::Result<()> {
     let (over, is_over) = sync_channel(1);
     let joins = std::thread::Builder::new().spawn(move || {
-        // Who waited for it may have gone on.
+        // The waiter may have gone on.
         let _ = over.send(handle.join().map(drop));
     });
     joins.context("discovery")?;

@@ -16,7 +16,7 @@ use nvme::wire::log::{eflags, subtype, treq};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What doesn't stand among the entries: controllers that were not read.
+/// Sources that don't stand among the entries: controllers that were not read.
 pub fn notes(root: &Endpoint, found: &Discovered) -> Vec<String> {
     let lost = found.lost.iter().filter(|(it, _)| it != root);
     let lost = lost.map(|(it, why)| format!("{}, a referral: {why}", in_words(it)));
@@ -137,9 +137,9 @@ fn record(from: &str, entry: &DiscoveryEntry) -> Value {
     })
 }
 
-/// What somebody on the network wrote, without effect on a terminal.
+/// Text of somebody on the network, without effect on a terminal.
 pub fn printable(text: &str) -> String {
-    // What can't be seen, or turns the line around, is escaped; quotes are not.
+    // A character that can't be seen, or turns the line around, is escaped; quotes are not.
     let escape = |c: char| match c {
         '"' | '\'' | '\\' => c.to_string(),
         c => c.escape_debug().to_string(),

@@ -14,7 +14,7 @@ pub struct Allow {
     memory: Option<u64>,
 }
 
-/// What a queue may have in flight at most: one less than its entries.
+/// Limit of a queue's commands in flight: one less than its entries.
 const DEPTH_MAX: u16 = nvme::limits::QUEUE_ENTRIES_MAX - 1;
 
 /// How a right is written.
@@ -129,8 +129,8 @@ fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, String> {
     value.parse().map_err(wrong)
 }
 
-/// All of them together; without any, everybody who may connect may do everything. What is said
-/// several times of a user adds up in namespaces.
+/// All of them together; without any, everybody who may connect may do everything. Limits that are
+/// given several times for a user add up in namespaces.
 ///
 /// # Errors
 /// A user has two rights to one namespace, or two depths, numbers of queues or sizes of memory.
@@ -350,7 +350,7 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
             assert!(error.contains("read-only, then depth=N"), "{error}");
-            // What is shown as right is.
+            // The example in the error is right.
             let example = error.rsplit_once("--allow ").unwrap().1;
             assert!(parse(example).is_ok(), "{example}");
         }

@@ -102,7 +102,7 @@ enum Source {
     Volume(NbdAddress),
 }
 
-/// What can be a namespace.
+/// Sources of a namespace.
 const SOURCES: &str = "a namespace is mem:SIZE, file:/PATH, null:SIZE, or a volume of a running \
                        engine by its export, nbd:unix:/PATH or nbd:tcp:HOST:PORT";
 
@@ -214,13 +214,13 @@ fn announce(args: &ServeArgs, path: &std::path::Path) -> anyhow::Result<()> {
         path.display()
     );
     match output::print(&line) {
-        // Whoever read what it says has gone; those who use it have not.
+        // The reader of its output has gone; its users have not.
         Err(why) if why.is::<OutputClosed>() => Ok(()),
         said => said,
     }
 }
 
-/// Who may do what; says who may and can't come.
+/// Rights of users; prints those that may connect and can't.
 fn rights(args: &ServeArgs, blocks: &[u64]) -> anyhow::Result<broker::Rights> {
     let rights = allow::rights(&args.allow).map_err(Usage::error)?;
     allow::check(&rights, blocks).map_err(Usage::error)?;
@@ -235,7 +235,7 @@ fn rights(args: &ServeArgs, blocks: &[u64]) -> anyhow::Result<broker::Rights> {
     Ok(rights)
 }
 
-/// What the namespaces show.
+/// Identity that the namespaces show.
 fn identity(args: &ServeArgs) -> Option<Identity> {
     let subsystem = args.subsystem.clone()?;
     let nsids = (1..).take(args.namespaces.len());

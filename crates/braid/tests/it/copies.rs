@@ -16,7 +16,7 @@ const ROUNDS: u64 = 50;
 const ARENA: u64 = 256 << 20;
 /// Smaller payload is copied.
 const DIRECT_MIN: usize = 16 << 10;
-/// What can come in one receive.
+/// Bytes that can come in one receive.
 const RECEIVE_BUFFER: usize = 256 << 10;
 const NQN: &str = "nqn.2026-01.org.example:copies";
 
@@ -131,7 +131,7 @@ fn request(client: &mut UnixStream, is_write: bool, offset: u64, bytes: usize) {
     assert_eq!(reply[4..8], [0; 4], "no error");
 }
 
-/// What the reactor counted over so many requests of one size.
+/// Counts of the reactor over so many requests of one size.
 fn counted(is_write: bool, bytes: usize) -> ReactorStats {
     let directory = tempfile::tempdir().unwrap();
     let target = Target::start(directory.path());
@@ -169,7 +169,8 @@ fn copies_per_request_by_size() {
             } else {
                 assert_eq!(copied_out, 0, "{stats:?}");
             }
-            // What comes together with its header lies in the receive buffer, and is copied.
+            // Payload that comes together with its header lies in the receive buffer, and is
+            // copied.
             if bytes > 2 * RECEIVE_BUFFER {
                 assert!(copied_in <= payload / 2, "{stats:?}");
             }

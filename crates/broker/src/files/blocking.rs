@@ -1,4 +1,4 @@
-//! What workers do for requests to files: everything that would wait inside the kernel.
+//! Work of a file's workers: everything that would wait inside the kernel.
 use super::{FLUSHES, Files, Way, Work};
 use crate::limits::ZEROES_BYTES;
 use crate::transfer::Door;
@@ -56,7 +56,7 @@ impl Files {
         backing.is_some_and(|backing| matches!(backing.way, Way::File(None)))
     }
 
-    /// What workers have ended is as what the ring has.
+    /// A request that workers have ended is as one of the ring.
     pub(super) fn take_finished(&mut self) {
         if !self.inbox.has_any.swap(false, Ordering::Acquire) {
             return;

@@ -1,4 +1,4 @@
-//! What the kernel, or an engine, is asked for: changes as late as can be; and what was copied for
+//! Requests for the kernel, or an engine: changes as late as can be; and data that was copied for
 //! requests whose memory does not suit their file.
 use super::{Files, NO_LANE, Way, Work};
 use nvme::wire::Status;

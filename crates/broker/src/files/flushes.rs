@@ -10,7 +10,7 @@ use sys::Errno;
 /// Tags of flushes, with the namespace's index; those of requests are 32 bits.
 pub(super) const FLUSHES: u64 = 1 << 32;
 
-/// What a lane that wrote to a namespace knows.
+/// Knowledge of a lane that wrote to a namespace.
 #[derive(Clone, Copy)]
 pub(super) struct Told {
     /// Flushes that had failed when it was last told, or first wrote.
@@ -72,7 +72,7 @@ impl Files {
         told.resize(namespaces, None);
         let told = told[namespace].get_or_insert(first);
         if told.is_flushed() {
-            // What was lost before this one began is none of what it has yet to flush.
+            // Writes lost before this one began are none that it has yet to flush.
             told.failures = first.failures;
         }
         told.under_way += 1;
@@ -95,8 +95,8 @@ impl Files {
         }
     }
 
-    /// A lane has ended, with all of its requests. What it wrote may never be flushed by it: what
-    /// it wasn't told of others are (T13).
+    /// A lane has ended, with all of its requests. Its writes may never be flushed by it: losses
+    /// that it wasn't told of are told to others (T13).
     pub fn forget(&mut self, lane: usize) {
         let Some(known) = self.lanes.get_mut(lane) else {
             return;
@@ -128,7 +128,7 @@ impl Files {
         }
     }
 
-    /// What was written to a file before is made durable, for one more request.
+    /// Makes earlier writes to a file durable, for one more request.
     pub(super) fn flush(&mut self, namespace: usize, slot: u32) {
         let told = self.told(self.requests[slot].job);
         let covers = told.map(|told| told.writes.covered_now());
@@ -140,7 +140,7 @@ impl Files {
             backing.flushing.push(slot);
             self.sync(namespace);
         } else {
-            // What is under way may have begun before the last of its writes ended.
+            // A flush under way may have begun before the last of its writes ended.
             backing.next_flush.push(slot);
         }
     }
@@ -163,7 +163,7 @@ impl Files {
         while let Some(slot) = backing.flushing.pop() {
             let request = &self.requests[slot];
             if result == Err(Errno::NOTCONN) {
-                // It wasn't flushed. What may be lost with the connection is told by the next one:
+                // It wasn't flushed. Possible losses with the connection are told by the next one:
                 // whoever takes this for trouble of the way asks again.
                 self.flushed.push((slot, request.status_of(Errno::NOTCONN)));
                 continue;

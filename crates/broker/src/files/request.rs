@@ -42,7 +42,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What it changes, or the range at hand of several.
+    /// Range that it changes, or the one at hand of several.
     pub fn range(&self) -> Option<Range> {
         match &self.work {
             Work::Read { .. } | Work::Flush { .. } => None,
@@ -55,7 +55,7 @@ impl Request {
         }
     }
 
-    /// Nobody waits for this change any more, and it must not be made (T9).
+    /// No client waits for this change any more, and it must not be made (T9).
     pub fn is_forsaken(&self) -> bool {
         self.door.as_ref().is_some_and(Door::is_shut)
     }
@@ -140,7 +140,7 @@ impl Request {
         (memory, part.at + done, part.len - done as u32)
     }
 
-    /// What follows from the end of an operation; `None`: another one.
+    /// Consequence of the end of an operation; `None`: another one.
     pub fn advance(&mut self, result: Result<u32, Errno>) -> Option<Status> {
         let count = match result {
             Ok(count) => u64::from(count),
@@ -203,7 +203,7 @@ impl Request {
         Some(self.status_of(error))
     }
 
-    /// What an error means to whoever asked for this.
+    /// Status for an error of this request.
     pub fn status_of(&self, error: Errno) -> Status {
         match error {
             Errno::NOTCONN => Status::INTERNAL_PATH,

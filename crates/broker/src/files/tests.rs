@@ -384,7 +384,7 @@ fn t09_a_change_whose_client_lets_go_before_the_kernel_is_asked_is_not_made() {
     }
     assert_eq!((files.in_flight, files.ring().in_flight()), (0, 0));
     assert_eq!(first_block(&mut files), [0; 4096]);
-    // What changes nothing goes on.
+    // A request that changes nothing goes on.
     files.begin(job(0, 2), Work::Read { offset: 0 }, &memories);
     assert!(next(&mut files).status.is_success());
 }

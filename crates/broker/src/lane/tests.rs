@@ -163,7 +163,7 @@ fn t09_what_was_fetched_when_the_client_lets_go_changes_nothing_any_more() {
     assert!(stage.lane.is_idle() && !stage.lane.is_waiting());
 }
 
-/// What lies in the ring is the client's: what was fetched is the broker's own.
+/// The ring's entries are the client's: a fetched one is the broker's own.
 #[test]
 fn a_command_that_changes_behind_its_fetch_is_executed_as_it_was() {
     let mut stage = Stage::new(None);
@@ -344,7 +344,7 @@ fn an_interrupt_waits_no_longer_than_was_asked_and_never_for_nothing() {
     assert_eq!(stage.interrupts(), 2);
     stage.lane.interrupt(|| None);
     assert_eq!(stage.interrupts(), 3);
-    // Whoever does not sleep is not interrupted.
+    // A client that does not sleep is not interrupted.
     stage.push(nvm::READ, 0, 4096);
     stage.turn();
     stage.lane.interrupt(|| None);

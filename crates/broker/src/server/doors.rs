@@ -1,4 +1,4 @@
-//! Who may come in, and how those go who may not.
+//! Admission of clients, and the end of those that may not come in.
 //!
 //! # Contract
 //! Whoever is turned away is told at once. The connection itself is closed by another thread, for
@@ -28,7 +28,7 @@ impl Doors {
     pub fn new() -> Result<Self, String> {
         let (away, received) = mpsc::channel::<OwnedFd>();
         let builder = std::thread::Builder::new().name("farewells".into());
-        // Nobody waits for it: it ends with `away`, or with the process.
+        // No thread waits for it: it ends with `away`, or with the process.
         let started = builder.spawn(move || received.into_iter().for_each(drop));
         started.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Self {

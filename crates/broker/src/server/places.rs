@@ -60,7 +60,7 @@ impl Stuck {
         self.longest = self.longest.max(age);
     }
 
-    /// What they wait for.
+    /// The reason why they wait.
     pub fn words(&self, namespaces: &[Namespace]) -> String {
         let named = (0..)
             .zip(namespaces)
@@ -178,8 +178,8 @@ impl Places {
         all.map(Place::memory).sum()
     }
 
-    /// All of it, as JSON, for a user and whether it is shown all. Who is not is shown its own
-    /// queues and how many others there are, and of namespaces those that it may use.
+    /// All of it, as JSON, for a user and whether it is shown all. A user that is not is shown its
+    /// own queues and how many others there are, and of namespaces those that it may use.
     /// There are numbers and our own words in it only.
     pub fn list<'a>(
         &self,
@@ -267,7 +267,7 @@ fn push_namespaces(text: &mut String, config: &Config, uid: u32, sees_all: bool)
     }
 }
 
-/// What threads did that serve queues.
+/// Counters of threads that serve queues.
 fn push_threads<'a>(text: &mut String, threads: impl Iterator<Item = &'a ThreadTally>) {
     text.push_str("],\"threads\":[");
     for (at, tally) in threads.enumerate() {
@@ -332,7 +332,7 @@ mod tests {
             // Those that are shown: of the longest.
             awaited: AtomicU64::new(u64::MAX << 9),
         });
-        // What a clock can say.
+        // The largest age of a clock.
         let ages = Duration::from_secs(u64::MAX >> 2);
         let leaving = Instant::now().checked_sub(ages);
         assert!(leaving.is_some());

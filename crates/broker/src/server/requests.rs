@@ -1,4 +1,4 @@
-//! What clients ask for: queues, memory, what namespaces are like.
+//! Requests of clients: queues, memory, namespaces.
 use super::places::Place;
 use super::{Server, Session};
 use crate::config::Grant;
@@ -39,7 +39,7 @@ pub fn refuse<T>(errno: Errno, why: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::new(errno, why))
 }
 
-/// What becomes of a request.
+/// Outcome of a request.
 pub enum Outcome {
     /// It is answered, with descriptors.
     Passed(Vec<OwnedFd>),
@@ -103,7 +103,7 @@ impl Server {
         Ok(Outcome::Passed(made.passed))
     }
 
-    /// What queue a client gets, and its rights on it.
+    /// Queue that a client gets, and its rights on it.
     fn admit(&self, session: &Session, request: &Request) -> Result<(Header, Grant), Refusal> {
         let uid = session.uid;
         if session.queue.is_some() {
@@ -150,9 +150,10 @@ impl Server {
         Ok((header, grant.clone()))
     }
 
-    /// The number of a queue that this user can have. Who comes back again and again to storage
-    /// that hangs takes a part of all only: the others may want other namespaces. Queues that have
-    /// just been let go of count too, for they may be held; if they are not, it takes a moment.
+    /// The number of a queue that this user can have. A user that comes back again and again to
+    /// storage that hangs takes a part of all only: the others may want other namespaces. Queues
+    /// that have just been let go of count too, for they may be held; if they are not, it takes a
+    /// moment.
     fn room(&self, kind: Kind, uid: u32) -> Result<u32, Refusal> {
         let (all, name) = (self.config.queues(kind), kind.name());
         let leaving = self.places.leaving_of(kind, uid);
@@ -229,7 +230,7 @@ impl Server {
         let mapped = Arc::downgrade(&memory);
         if let Some(place) = self.places.find_mut(id) {
             place.regions |= 1 << number;
-            // What is not there any more counts no more.
+            // Memory that is not there any more counts no more.
             place.mapped.retain(|it| it.strong_count() > 0);
             place.mapped.push(mapped);
         }
@@ -316,13 +317,13 @@ fn shifts(views: &[Option<check::Namespace>]) -> [u8; SHAPES] {
     std::array::from_fn(|n| shift(n).unwrap_or(0))
 }
 
-/// What was made for a queue.
+/// Parts that were made for a queue.
 struct Made {
     memory: Arc<Shared>,
     kick: OwnedFd,
     interrupt: Option<(Interrupt, Coalescing)>,
     data: Option<Region>,
-    /// What the client gets.
+    /// Descriptors for the client.
     passed: Vec<OwnedFd>,
 }
 

@@ -4,8 +4,8 @@
 //! # Contract
 //! What clients come to is what a [`Broker`](crate::Broker) has, the server and one worker; nothing
 //! happens in between calls but requests to files, which are the kernel's. A guest has one request
-//! waiting at most, as on a connection. What an ear does (`session`) is left out: there is nothing
-//! to wait for.
+//! waiting at most, as on a connection. The reader of a connection (`session`) is left out: there
+//! is nothing to wait for.
 use super::{Server, Session};
 use crate::config::Config;
 use crate::session::{self, Reply};
@@ -33,14 +33,14 @@ pub struct Guest {
     _theirs: UnixStream,
 }
 
-/// What a guest is answered.
+/// Answer to a guest.
 #[derive(Debug)]
 pub struct Said {
     /// The answer.
     pub answer: Answer,
     /// The text behind it.
     pub text: Vec<u8>,
-    /// What came with it.
+    /// Descriptors that came with it.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -93,7 +93,7 @@ impl Room {
         })
     }
 
-    /// What a guest is answered, after as many turns as that takes; `None`: it is not one any more.
+    /// Answer to a guest, after as many turns as that takes; `None`: it is not one any more.
     ///
     /// # Errors
     /// As of [`Self::turn`].

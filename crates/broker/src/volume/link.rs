@@ -20,7 +20,7 @@ use std::time::Duration;
 use sys::os::{Event as Bell, now_ns};
 use sys::{Errno, Shared};
 
-/// What it is made of.
+/// Parts of it.
 pub struct Plan {
     pub address: VolumeAddress,
     /// Of the export.
@@ -29,7 +29,7 @@ pub struct Plan {
     /// Raised behind each order.
     pub event: Arc<Bell>,
     pub losses: Arc<AtomicU64>,
-    /// What the first connection came to.
+    /// Result of the first connection.
     pub told: Sender<Result<Info, String>>,
 }
 
@@ -40,11 +40,11 @@ pub struct Link {
     waiting: VecDeque<Order>,
     /// By token.
     under_way: Vec<Option<Order>>,
-    /// What the export was like at first.
+    /// Properties of the export at first.
     info: Option<Info>,
     /// Not to be tried before.
     retry_ns: u64,
-    /// Nobody sends orders any more.
+    /// No lane sends orders any more.
     over: bool,
     received: Vec<u8>,
 }
@@ -194,7 +194,7 @@ impl Link {
         }
     }
 
-    /// The connection is over. What was under way may have been done, or may be done later.
+    /// The connection is over. A request under way may have been done, or may be done later.
     fn lose(&mut self, lost: &Lost) {
         self.report(&lost.0);
         // First: a flush that ends later is to know of it.
@@ -270,7 +270,7 @@ impl Link {
             if line.sent < line.out.len() {
                 what |= PollFlags::OUT;
             }
-            // What is left of the orders has room now.
+            // The rest of the orders has room now.
             let has_room = self.under_way.iter().any(Option::is_none);
             let may_go = line.ready && !line.ending && line.has_room();
             if !self.waiting.is_empty() && may_go && has_room {
@@ -375,7 +375,7 @@ impl Link {
         Ok(())
     }
 
-    /// What the session tells; whether there was anything.
+    /// Handles events of the session; whether there was anything.
     fn listen(&mut self, line: &mut Line) -> Result<bool, Lost> {
         let mut any = false;
         while let Some(event) = line.session.poll_event() {

@@ -393,7 +393,7 @@ fn t13_who_stops_flushes_every_file_and_says_which_could_not_be() {
     );
 }
 
-/// What a worker allocates in a life of so many rounds of reads, writes and flushes.
+/// Allocations of a worker in a life of so many rounds of reads, writes and flushes.
 fn allocations(rounds: usize) -> u64 {
     let mut stage = Stage::new(vec![None]);
     for _ in 0..rounds {

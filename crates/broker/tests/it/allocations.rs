@@ -1,4 +1,4 @@
-//! What a client allocates per I/O: nothing.
+//! Allocations of a client per I/O: none.
 use crate::common::{LONG, Stage, finish};
 use queue::{Form, Kind, Options, Queue};
 use sys::CountingAllocator;

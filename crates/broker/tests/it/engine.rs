@@ -32,7 +32,7 @@ pub const EIO: u32 = 5;
 pub const ENOTSUP: u32 = 95;
 pub const ESHUTDOWN: u32 = 108;
 
-/// What an engine does with a request.
+/// Deed of an engine for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
     Do,
@@ -43,7 +43,7 @@ pub enum Deed {
     Say(Vec<u8>),
 }
 
-/// What came: command, flags, offset, length.
+/// A request that came: command, flags, offset, length.
 pub type Came = (u16, u16, u64, u32);
 
 /// An engine's export, with manners as they are wanted.
@@ -60,10 +60,10 @@ pub struct State {
     pub longest: u32,
     pub data: Vec<u8>,
     pub came: Vec<Came>,
-    /// What the next requests of a command meet with; those behind them are done.
+    /// Deeds for the next requests of a command; those behind them are done.
     pub plan: Vec<(u16, Deed)>,
     pub hangs: bool,
-    /// What greets instead of an NBD server.
+    /// Bytes that greet instead of an NBD server.
     pub greeting: Option<Vec<u8>>,
     pub connections: usize,
     /// It sends structured replies, and has an unreadable block: as qemu-nbd it fails a read of it

@@ -31,7 +31,7 @@ fn the_example_in_rust_finds_data_that_is_not_what_was_written() {
     let stage = Stage::plain();
     // Nothing is kept there, so zeroes come back.
     assert_eq!(ran(&stage, 2).unwrap_err(), "block 0 is wrong");
-    // Nobody may write to it.
+    // No user may write to it.
     let refused = ran(&stage, 4).unwrap_err();
     assert!(refused.contains("a command failed"), "{refused}");
     let refused = ran(&stage, 9).unwrap_err();

@@ -202,7 +202,7 @@ fn pointers_outside_of_registered_memory_are_refused() {
         (1, data + 4, 32 | 0x30 << 56, 1),
     ] {
         for (nsid, opcode) in [(1, 1), (1, 2), (2, 2), (3, 1), (3, 2)] {
-            // What a list says that is in the data memory: outside as well.
+            // Content of a list that is in the data memory: outside as well.
             queue.data().unwrap().write(0, &[0xee; 4096]);
             queue.data().unwrap().write((1 << 20) - 64, &[0; 64]);
             let entry = [

@@ -1,4 +1,4 @@
-//! What a volume's users are told of writes that may be lost with their engine (T13).
+//! Reports to a volume's users of writes that may be lost with their engine (T13).
 use crate::common::{Stage, finish, next, read, until, write};
 use crate::engine::*;
 use queue::{Queue, Range, Status};
@@ -55,7 +55,7 @@ fn t09_t13_a_connection_that_ends_leaves_writes_in_doubt_and_tells_the_next_flus
         let status = finish(&mut first).status;
         let wanted = match command {
             READ | FLUSH => Status::INTERNAL_PATH,
-            // Nobody may take it for undone and send it another way.
+            // No client may take it for undone and send it another way.
             _ => Status::WRITE_FAULT,
         };
         assert!(status.is(wanted), "{command}: {status}");
@@ -183,7 +183,7 @@ fn t13_what_a_queue_that_has_gone_never_flushed_another_ones_flush_makes_durable
     assert!(flush(&mut second).is_success(), "once");
 }
 
-/// Who stops the server is the last who can be told.
+/// The user that stops the server is the last that can be told.
 #[test]
 fn t13_what_no_queue_was_told_who_stops_the_server_is_and_nothing_else() {
     for (flushes, goes, told) in [

@@ -88,7 +88,7 @@ fn a_descriptor_whose_close_waits_holds_nobody_up() {
     }
     assert!(read(&mut queue, 1, 0, 1).is_ok());
     drop((queue, stage));
-    // Nobody read anything: whoever closes them waits yet.
+    // No thread has read anything: the one that closes them waits yet.
     drop(peers);
 }
 
@@ -142,7 +142,7 @@ fn who_connects_and_says_nothing_makes_room_for_others() {
         let answer = said.first_chunk().map(Answer::parse);
         assert!(answer.map_or(said.is_empty(), |answer| answer.turns_away()));
     }
-    // Who has a queue may be silent.
+    // A client with a queue may be silent.
     assert!(queue.is_alive().is_ok());
     assert!(queue.namespace(1).is_ok());
 }
@@ -155,7 +155,7 @@ fn all_memory_of_a_client_is_bounded_not_each_piece() {
     let _second = queue.register(1 << 20).unwrap();
     let refused = queue.register(4096).unwrap_err().to_string();
     assert!(refused.contains("4194304 bytes at most"), "{refused}");
-    // What was let go counts no more.
+    // Memory that was released counts no more.
     queue.unregister(&first).unwrap();
     queue.register(2 << 20).unwrap();
     assert!(queue.register(4096).is_err());
@@ -283,12 +283,12 @@ fn a_deallocate_without_end_keeps_no_other_queue_waiting() {
         assert!(read(&mut other, 1, 0, 1).is_ok());
     }
     assert_eq!(greedy.poll().unwrap(), None, "256 TiB in no time");
-    // What is left of it goes with its client.
+    // The rest of it goes with its client.
     drop(greedy);
     until("its place is free", || {
         stage.queues().matches("\"number\"").count() == 1
     });
-    // What ends has been done.
+    // A write that ends has been done.
     write(&mut other, 6, 77, 0, &[7; 4096]).unwrap();
     let some = Range {
         slba: 77,

@@ -1,4 +1,4 @@
-//! What a client that keeps to the rules gets.
+//! Service of a client that keeps to the rules.
 use crate::common::{LONG, Stage, finish, next, pattern, read, until, write};
 use broker::{Grant, NamespaceRight, Trust};
 use queue::{Coalescing, Error, Form, Kind, Options, Parts, Queue, Range, Status, SubmitError};
@@ -547,14 +547,14 @@ fn a_broker_that_stops_is_noticed() {
     assert_eq!(irq.wait(LONG), Err(Error::Gone));
 }
 
-/// What an error says with all its causes.
+/// Text of an error with all its causes.
 fn whole(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let texts: Vec<String> = causes.map(ToString::to_string).collect();
     texts.join(": ")
 }
 
-/// Whoever asks first and opens then may meet two servers.
+/// A client that asks first and opens then may meet two servers.
 #[test]
 fn t32_a_queue_to_another_namespace_than_was_shown_is_refused() {
     let named = |subsystem: &str| {

@@ -176,7 +176,8 @@ fn t10_an_engine_that_hangs_keeps_its_own_commands_only() {
     stage.until_free();
 }
 
-/// Whoever comes back again and again to what hangs leaves queues for the others' namespaces.
+/// A client that comes back again and again to storage that hangs leaves queues for the others'
+/// namespaces.
 #[test]
 fn queues_that_storage_holds_are_bounded_and_who_is_refused_is_told_what_hangs() {
     let directory = tempfile::tempdir().unwrap();
@@ -239,7 +240,7 @@ fn queues_that_were_let_go_of_just_now_count_and_who_leaves_in_order_is_not_refu
         for queue in &mut queues {
             match queue {
                 Ok(queue) => ask(queue, 3),
-                // Who is asked at once waits; what takes a second is no order.
+                // A request that is answered at once waits; one that takes a second is no order.
                 Err(error) => assert!(!error.to_string().contains("for 0 s"), "{error}"),
             }
         }
@@ -282,7 +283,7 @@ fn t09_of_the_writes_that_wait_for_an_engine_few_go_out_when_their_client_has_le
     drop(queue);
     engine.go_on();
     stage.until_free();
-    // What the kernel has, what is on its way, and the one that made it full.
+    // Bytes that the kernel has, those on their way, and the one that made it full.
     let came = engine.came(WRITE).len();
     assert!((1..=8).contains(&came), "{came}");
 }

@@ -1,5 +1,5 @@
-//! What of a discovery log's entry can be used: an address to connect to, of a subsystem or of
-//! another discovery controller.
+//! Checks which entries of a discovery log can be used: an address to connect to, of a subsystem or
+//! of another discovery controller.
 //!
 //! # Contract
 //! An entry is whatever somebody on the network wrote. Only addresses in numbers are used: no name
@@ -20,7 +20,7 @@ pub struct Endpoint {
     pub nqn: String,
 }
 
-/// What an entry leads to.
+/// Destination of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A subsystem is there.
@@ -61,7 +61,7 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// What an entry can be used for.
+/// Converts an entry into something to connect to.
 ///
 /// # Errors
 /// Why it can't.
@@ -74,7 +74,7 @@ pub fn offer(entry: &DiscoveryEntry) -> Result<Found, Unusable> {
     if entry.trtype != TRTYPE_TCP {
         return Err(Unusable::Transport(entry.trtype));
     }
-    // What says nothing of a secure channel, and names one, means it.
+    // An entry that says nothing of a secure channel, and names one, means it.
     let wish = entry.treq & treq::SECURE_CHANNEL;
     if wish == treq::REQUIRED || (wish != treq::NOT_REQUIRED && entry.sectype != 0) {
         return Err(Unusable::SecureChannel);

@@ -30,7 +30,7 @@ pub(super) enum State {
     Aborting,
 }
 
-/// What a controller told last.
+/// Last answers of a controller.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub offers: Vec<Offer>,
@@ -271,7 +271,7 @@ impl DiscoveryEngine {
                 self.drain(conn, now_ns);
             }
             (State::Waiting { .. }, _) => self.bury(conn, now_ns),
-            // Nobody may be there to answer any more.
+            // The peer may not be there to answer any more.
             (State::Leading, _) if stopping => self.bury(conn, now_ns),
             (State::Opening { .. }, _) => self.close(conn, true, now_ns),
             // The driver's answer is awaited; or it is on its way out.
@@ -316,7 +316,7 @@ impl DiscoveryEngine {
         let once = !self.is_persistent();
         let Some(peer) = self.peer(conn) else { return };
         let state = peer.state;
-        // What was read once holds, however the controller takes its leave.
+        // A log that was read once holds, however the controller closes its connection.
         let done = once && peer.known.is_some();
         if !done && matches!(state, State::Opening { .. } | State::Open) {
             let what = match state {

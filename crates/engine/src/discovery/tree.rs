@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use nvme::host::DiscoveryLog;
 
-/// What can be used of a log of the controller at `from`.
+/// Usable entries of a log of the controller at `from`.
 pub(super) fn known(log: &DiscoveryLog, from: SocketAddr) -> Known {
     let mut known = Known::default();
     for entry in &log.entries {
@@ -39,9 +39,9 @@ fn in_zone(mut address: SocketAddr, from: SocketAddr) -> SocketAddr {
     address
 }
 
-/// What a source leads to, nearest first; controllers as far away refer in turns.
+/// Endpoints that a source leads to, nearest first; controllers as far away refer in turns.
 struct Branch<'a> {
-    /// What this level still refers to, by who does.
+    /// Referrals of this level that are left, by referring controller.
     level: VecDeque<VecDeque<&'a Endpoint>>,
     next: VecDeque<VecDeque<&'a Endpoint>>,
     seen: BTreeSet<&'a Endpoint>,
@@ -85,7 +85,7 @@ impl<'a> Branch<'a> {
 }
 
 impl DiscoveryEngine {
-    /// What is to begin with, or what a controller tells, has changed: those that are in reach now
+    /// The sources, or the log of a controller, have changed: those that are in reach now
     /// are connected, others are left, and what they tell together is compared with what was told.
     pub(super) fn look_around(&mut self, now_ns: u64) {
         self.turn_to_those_in_reach(now_ns);
@@ -149,7 +149,7 @@ impl DiscoveryEngine {
                     }
                     continue;
                 }
-                // What another source led to first leads on from here too.
+                // An endpoint that another source led to first leads on from here too.
                 branch.refer(self.referrals(endpoint));
                 if !is_there {
                     reach.insert(endpoint.clone(), depth);
@@ -179,7 +179,7 @@ impl DiscoveryEngine {
         depths
     }
 
-    /// What a controller has told of others.
+    /// Referrals of a controller to others.
     fn referrals(&self, endpoint: &Endpoint) -> &[Endpoint] {
         let known = self.found(endpoint).and_then(|peer| peer.known.as_ref());
         known.map_or(&[], |known| &known.referrals)
@@ -229,7 +229,7 @@ impl DiscoveryEngine {
     /// Where every log is read once: says when nothing more is to come.
     pub(super) fn finish_when_over(&mut self) {
         let mut peers = self.peers.iter().flatten();
-        // Who doesn't let us go in order keeps nobody from what was read.
+        // A controller that refuses an orderly shutdown takes nothing from what was read.
         let over = peers.all(|peer| peer.tried);
         if over && !self.finished && !self.is_persistent() && !self.sources.is_empty() {
             self.finished = true;

@@ -22,11 +22,11 @@ const SECOND_HALF: u32 = 1 << 31;
 pub(super) struct Client {
     pub state: State,
     pub export: u32,
-    /// What it was when the client came.
+    /// Its volume when the client came.
     pub volume: u16,
     /// That was removed: what is asked of that number now is another volume's.
     pub orphan: bool,
-    /// Who it is.
+    /// Its identity.
     pub reader: Reader,
     /// Bytes of the shared arena that its requests have.
     pub held: u64,
@@ -40,7 +40,7 @@ pub(super) struct Client {
     pub in_line: bool,
     /// Got something back, and is looked at for it.
     pub looked_again: bool,
-    /// What it has moved.
+    /// Bytes that it has moved.
     pub motion: Motion,
     /// The connection is gone.
     pub closed: bool,
@@ -53,7 +53,7 @@ pub(super) struct Client {
 
 #[derive(Default)]
 pub(super) enum State {
-    /// Nobody.
+    /// No client.
     #[default]
     Free,
     /// Connected; its volume isn't ready.
@@ -188,7 +188,7 @@ impl NbdServer {
         self.touch(client);
     }
 
-    /// What a session offers; `None`: nothing that NBD could say.
+    /// Export that a session offers; `None`: nothing that NBD could describe.
     fn exports(&self, devices: &Devices, export: u32) -> Option<Exports> {
         let offer = self.offers[export as usize].as_ref()?;
         if let Some(why) = self.why_refused(offer.volume) {
@@ -370,7 +370,7 @@ impl NbdServer {
             let it = &mut self.clients[usize::from(client)];
             if it.volume == volume && !it.is_free() && !it.orphan {
                 it.orphan = true;
-                // Who is in the middle of a write is told when that is all here.
+                // A client in the middle of a write is told when that is all here.
                 self.shut_one(client, DRAIN_ANSWER_NS, self.course.now_ns);
             }
         }

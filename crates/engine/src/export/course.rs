@@ -230,7 +230,7 @@ impl NbdServer {
     }
 }
 
-/// What the client is told of the end of an I/O for such a request; `None`: it was done.
+/// Error for the client at the end of an I/O for such a request; `None`: it was done.
 pub fn errno(outcome: Outcome, kind: Kind) -> Option<Errno> {
     Some(match outcome {
         Outcome::Done => return None,

@@ -29,7 +29,7 @@ struct Debt {
     spans: Vec<Span>,
 }
 
-/// Whose memory it is once its request has ended.
+/// Owner of the memory once its request has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     pub client: u16,
@@ -38,7 +38,7 @@ pub(super) struct Kept {
     pub need: u64,
 }
 
-/// What is left of a debt when a loan is back.
+/// Rest of a debt when a loan is back.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Paid<'a> {
     /// Other loans.

@@ -4,7 +4,7 @@
 //! Devices, and controllers of paths, are asked after the request came, so no change that was
 //! acknowledged before is missed. They are asked for one extent after the other, of a mirror all
 //! legs in sync together: a hole is what all of them call one. The answer begins with the request's
-//! first byte and may end before its last. What cannot be known, or is not known within
+//! first byte and may end before its last. A range that cannot be known, or is not known within
 //! [`EXTENT_WAIT_NS`], counts as data. No memory of the arena is involved, so a device that never
 //! answers holds nothing.
 //!
@@ -28,7 +28,7 @@ use nbd::{Extent, Kind};
 const PLACE_BITS: u32 = 8;
 const _: () = assert!(EXTENT_QUESTIONS_MAX <= 1 << PLACE_BITS);
 
-/// What is known of the range of one request.
+/// Known extents of the range of one request.
 #[derive(Debug)]
 struct Map {
     /// First byte that nothing is known of, and the end of the request.
@@ -94,7 +94,7 @@ impl Map {
     }
 }
 
-/// What two devices together say: only what both call a hole is one.
+/// Merges the extents of two devices: only a hole in both is one.
 pub(crate) fn both(one: DeviceExtent, other: DeviceExtent) -> DeviceExtent {
     match (one.is_zero, other.is_zero) {
         (true, true) if one.length > other.length => other,

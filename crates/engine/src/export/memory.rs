@@ -1,4 +1,4 @@
-//! Who gets memory, and when: no client can keep another from going on.
+//! Decides which client gets memory, and when: no client can keep another from going on.
 //!
 //! Decides, from what is free and what each client has, which requests get their memory now. Every
 //! client has a piece of the arena of its own, for one request that fits; all else is shared.
@@ -8,8 +8,8 @@
 //! in use, it comes from what is shared: a client gets the first such request's memory when it is
 //! there, and more only while as much is free as it would then hold. Clients that wait for shared
 //! memory stand in one line, each with its first request, and go to its end when that was served;
-//! whoever is at the front is waited for, so that large requests come to their turn. Nobody waits
-//! for that line whose own piece will do, nor who has moved as much of late as it would hold (see
+//! whoever is at the front is waited for, so that large requests come to their turn. A client whose
+//! own piece will do, or that has moved as much of late as it would hold, doesn't wait there (see
 //! `motion`): a part of what is shared is kept for such clients. So those who were busy before many
 //! came who ask for much and move nothing go on, and so does who comes then, once it has shown with
 //! its own piece that it moves.
@@ -34,7 +34,7 @@ use canary::Bug;
 
 /// The arena of a core.
 pub(super) struct Pool {
-    /// What is shared: the arena from its beginning.
+    /// The shared part: the arena from its beginning.
     shared: Buddy,
     /// Where the clients' own pieces begin, and the bytes of each.
     own_at: u64,
@@ -52,7 +52,7 @@ pub(super) struct Pool {
     served_from: u64,
     /// Clients that wait and that got something back.
     again: Vec<u16>,
-    /// What legs of mirrors have.
+    /// Memory that legs of mirrors have.
     debts: Debts,
     /// In no request.
     pub zeroes: ZeroBuffer,
@@ -157,11 +157,11 @@ impl NbdServer {
     fn may_take(&self, ticket: u32) -> bool {
         let holding = self.clients[usize::from(self.table[ticket].client)].held + self.need(ticket);
         let free = self.pool.shared.free_bytes();
-        // Who moves is asked for only where that counts.
+        // Whether clients move data is asked for only where that counts.
         holding + self.pool.kept <= free || (holding <= free && self.turns_over(ticket))
     }
 
-    /// What must be free of what is shared: one request each is allowed when it is there; then, as
+    /// Shared memory that must be free: one request each is allowed when it is there; then, as
     /// much as the client would hold.
     fn free_for(&self, ticket: u32) -> u64 {
         let held = self.clients[usize::from(self.table[ticket].client)].held;
@@ -200,7 +200,7 @@ impl NbdServer {
         self.note_need(client);
     }
 
-    /// What a client in the line needs, which may be less than before.
+    /// Bytes that a client in the line needs, which may be less than before.
     fn note_need(&mut self, client: u16) {
         if let Some(&first) = self.clients[usize::from(client)].waiting.front() {
             self.pool.served_from = self.pool.served_from.min(self.free_for(first));
@@ -284,7 +284,7 @@ impl NbdServer {
                 self.equipped(devices, ticket);
                 any = true;
             } else {
-                // Nobody overtakes it. It may be there, and in pieces.
+                // No client overtakes it. It may be there, and in pieces.
                 let from = if is_free { 0 } else { from };
                 self.pool.served_from = self.pool.served_from.min(from);
                 break;
@@ -298,7 +298,7 @@ impl NbdServer {
         leave(&mut it.waiting, ticket);
         if it.waiting.is_empty() && core::mem::take(&mut it.in_line) {
             leave(&mut self.pool.line, client);
-            // Whoever stood behind it may be the one who fits.
+            // The client behind it may be the one that fits.
             self.pool.changed = true;
         }
     }

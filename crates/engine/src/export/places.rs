@@ -1,4 +1,4 @@
-//! What is kept of each request, by ticket: made for a client when its first request comes.
+//! State of each request, by ticket: made for a client when its first request comes.
 //!
 //! # Contract
 //! A ticket is a client's number and a token's. Asking for a place of a client that was not opened

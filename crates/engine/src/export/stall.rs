@@ -10,15 +10,15 @@
 //! client is given up that came with no new request for [`STALL_NS`], its wait for memory included,
 //! and moved nothing between [`EXPORT_STALL_LOOKS`] looks although it was its turn: while others
 //! wait for memory, or if it waited itself. So the last of many have no longer than those before.
-//! Bytes that lay in its socket when it stopped are no sign of life by themselves. What waits for a
-//! device or for other changes is not the client's turn.
+//! Bytes that lay in its socket when it stopped are no sign of life by themselves. A request that
+//! waits for a device or for other changes is not the client's turn.
 use super::NbdServer;
 use super::clients::Client;
 use crate::limits::{EXPORT_STALL_LOOKS, EXPORT_STALL_NS};
 use alloc::vec::Vec;
 use nbd::limits::STALL_NS;
 
-/// What is known of all clients.
+/// Stall state of all clients.
 pub(super) struct Stalls {
     /// The next look; `u64::MAX`: no client waits for memory.
     look_ns: u64,
@@ -26,10 +26,10 @@ pub(super) struct Stalls {
     all: Vec<Flow>,
 }
 
-/// What passes between one client and its requests' memory.
+/// Transfers between one client and its requests' memory.
 #[derive(Clone, Copy, Default)]
 struct Flow {
-    /// What the session had moved at the last look, and the number of its last request.
+    /// Bytes that the session had moved at the last look, and the number of its last request.
     moved: u64,
     request: u64,
     /// Looks since that request was there and not over.

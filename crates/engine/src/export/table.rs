@@ -19,7 +19,7 @@ use nbd::{Kind, Request};
 pub(super) struct Edge {
     /// First byte of the block on the volume.
     pub at: u64,
-    /// What was read of it.
+    /// Range that was read.
     pub span: Span,
     /// First byte in the block that the change covers, and the first behind.
     pub from: u32,
@@ -35,7 +35,7 @@ pub(super) struct Work {
     pub block: u32,
     /// Its memory is its client's own.
     pub own: bool,
-    /// What legs of a mirror have of its memory though their I/Os have ended.
+    /// Memory of it that legs of a mirror have though their I/Os have ended.
     pub debt: Option<Key>,
     first: Span,
     rest: Vec<Span>,
@@ -80,7 +80,7 @@ impl Work {
         (self.client, self.request) = (client, request);
         self.block = block;
         let (start, last) = match request.kind {
-            // What is covered whole; an inner range may be empty.
+            // Blocks that are covered whole; an inner range may be empty.
             Kind::Trim | Kind::WriteZeroes => (up(offset), down(end).max(up(offset))),
             Kind::Read | Kind::Write => (down(offset), up(end)),
             _ => (0, 0),

@@ -10,7 +10,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use nvme::controller::{DiscoveryChange, NamespaceConfig, PortConfig};
 
-/// Changes of NVMe/TCP servers. What can't be changes nothing; what a namespace can't be is
+/// Changes of NVMe/TCP servers. An impossible change does nothing; one of a namespace is
 /// reported.
 #[derive(Clone, Debug)]
 pub enum NvmeControl {
@@ -132,7 +132,7 @@ impl NvmeServer {
         }
     }
 
-    /// Goes on with its end, and that of its namespaces. What the target asks for is a request by
+    /// Goes on with its end, and that of its namespaces. The target's output is a request by
     /// then: a command goes on with its next step in the same turn.
     pub(super) fn leave(&mut self, now_ns: u64) {
         for at in 0..self.namespaces.len() {

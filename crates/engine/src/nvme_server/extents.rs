@@ -30,7 +30,7 @@ pub(crate) fn server_of(id: u32) -> Option<usize> {
 pub(super) struct Questions {
     /// In the order in which they were asked.
     all: VecDeque<Question>,
-    /// What the identifiers of this server have in common.
+    /// Tag that the identifiers of this server have in common.
     tag: u32,
     serial: u32,
     witnesses: Vec<(Witness, u64)>,

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// Who discovers.
+/// The host that discovers.
 const SEEKER: usize = 0;
 
 struct Seeker {
@@ -231,7 +231,7 @@ fn what_a_target_tells_appears_at_once_and_what_it_withdraws_goes() {
     it.reaches(DISCOVERY_REREAD_NS, &[offer(0, 1), offer(0, 2)]);
     let generations: Vec<u64> = it.reads().iter().map(|read| read.2).collect();
     assert_eq!(generations, [1, 2, 3]);
-    // What is already so is no change, and nobody is told.
+    // A state that is there already is no change, and no host is told.
     it.change(0, DiscoveryChange::Offer(1, PortOffer::Subsystem));
     it.pass(SECOND);
     assert_eq!(it.reads().len(), 3);
@@ -570,7 +570,7 @@ fn who_refers_to_many_pushes_out_no_controller_of_another_source() {
     assert_eq!(it.offers().len(), DISCOVERY_CONTROLLERS_MAX);
 }
 
-/// Who is told of a log knows by then whom else to wait for.
+/// A host that is told of a log knows by then which others to wait for.
 #[test]
 fn who_is_asked_is_said_before_the_log_that_refers_to_them() {
     let mut it = Seeker::new(5_000, 2, 1);
@@ -636,7 +636,7 @@ fn a_controller_that_refuses_kato_is_asked_without() {
     }
 }
 
-/// What is refused for another reason is refused without a KATO too, and said.
+/// A Connect refused for another reason is refused without a KATO too, and reported.
 #[test]
 fn a_controller_that_refuses_anyway_is_complained_of() {
     let mut it = Seeker::new(5_000, 0, 1);

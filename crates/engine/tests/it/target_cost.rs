@@ -10,7 +10,7 @@ const DEPTH: u16 = 256;
 /// Of the CID in a capsule: behind the common header, opcode and flags (Base 2.0, 3.3.3.1).
 const CID_AT: usize = 8 + 2;
 
-/// Nobody looks at payload.
+/// No test looks at payload.
 struct NoMemory;
 
 impl Memory for NoMemory {

@@ -245,7 +245,7 @@ fn t50_a_leg_rolled_back_over_heartbeats_is_stale() {
         assembled(&[first, second]).unwrap().roles,
         [Role::InSync; 2]
     );
-    // Whoever has claimed it since.
+    // Another host has claimed it since.
     (second.mark, second.sequence) = (49, 1000);
     let assembly = assembled(&[first, second]).unwrap();
     let (position, why) = (0, Why::RolledBack);
@@ -313,7 +313,7 @@ fn that_a_leg_is_being_rebuilt_was_said_without_having_reached_it() {
         let roles = assembled(&[back, old]).unwrap().roles;
         assert_eq!(roles[1], Role::Behind { position, why }, "{lineages}");
     }
-    // What was copied since is not on a leg that was put back to before that.
+    // Data copied since is not on a leg that was put back to before that.
     let whole = legs(2)[0].begun(2).without(1, 2).unwrap();
     let mut lacks_all = whole;
     let (seen_event, seen_lineage, position) = (2, 2, 0);
@@ -399,7 +399,7 @@ fn a_leg_of_no_use_is_left_out_and_keeps_nobody_from_starting() {
     assert_eq!(roles, [Role::InSync, Role::Unusable(NoLeg::Small)]);
 }
 
-/// What comes after such counts could not be read any more: on no leg of the mirror.
+/// A state after such counts could not be read any more: on no leg of the mirror.
 #[test]
 fn a_leg_that_counts_too_high_is_none_and_says_nothing_of_the_others() {
     let legs = legs(2);

@@ -201,7 +201,7 @@ impl Mirror {
             self.note_fresh(leg, range);
         }
         (self.bad.kept, self.bad.now) = (kept, now);
-        // What the flush under way covers it does not.
+        // Ranges that the flush under way covers it does not.
         self.bad.flushed = with(&self.bad.flushed).unwrap_or(now);
         // A range that becomes longer is not reported again.
         if !known && ranges > before {

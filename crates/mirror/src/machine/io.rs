@@ -191,7 +191,7 @@ impl Mirror {
             return true;
         }
         let unknown = self.startup.is_unclean && self.startup.is_reading();
-        // What the owner before us was writing may yet come.
+        // A write of the owner before us may yet come.
         let late = |region| self.log.is_dirty(region);
         let reading = self.startup.is_reading();
         if self.holds_changes() && (reading || self.regions(range).any(late)) {

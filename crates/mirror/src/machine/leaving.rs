@@ -190,7 +190,7 @@ impl Mirror {
                 continue;
             }
             self.legs.change(leg, Change::Accepted);
-            // What could not be read is tried again.
+            // A range that could not be read is tried again.
             self.unreadable.retry_at(self.now_ns);
             self.restart_copies();
         }

@@ -115,7 +115,8 @@ impl Mirror {
         *self.committed = self.state;
         *self.startup.newest = self.state;
         let assembly = start.assembly;
-        // What others may be forced to go on with counts until it is durable that we go on without.
+        // The generation that others may be forced to go on with counts until it is durable that we
+        // go on without.
         let newest = start.given.get(assembly.newest).and_then(|it| it.ok());
         let newest = newest.filter(|_| assembly.unclean);
         let required = newest.map_or(assembly.next, |it| it.superblock);
@@ -166,7 +167,7 @@ impl Mirror {
         self.begin_leases(start.terms);
         let recovers = self.startup.is_unclean && !self.read_only;
         self.startup.needs_write = recovers || self.is_waited_for();
-        // What can be asked of all legs at once.
+        // Requests that can be made of all legs at once.
         let (ios, jobs) = (self.config.ios, self.copies.jobs.len());
         let legs = self.state.entries().count();
         self.log.reserve(ios);

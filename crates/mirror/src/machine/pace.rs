@@ -106,7 +106,7 @@ impl Pace {
         let passed = u128::from(now_ns - self.earned_at_ns.min(now_ns));
         self.earned_at_ns = now_ns;
         let more = (u128::from(self.rate) * passed) as i128;
-        // What was not used is not kept for long.
+        // Unused rate is not kept for long.
         let most = i128::from(self.rate / 10) * SECOND_NS;
         self.earned = (self.earned + more).min(most);
         self.earned >= 0 && !self.is_quiet()
@@ -136,7 +136,7 @@ impl Pace {
 
     fn next_period(&mut self, now_ns: u64, running: bool) {
         let mean_ns = self.waited_ns.checked_div(self.served);
-        // What had begun before is felt too: it is quiet once that is over, if it ends soon.
+        // I/O that had begun before is felt too: it is quiet once that is over, if it ends soon.
         let again = self.is_quiet() && self.busy && self.longer < LONGER_MAX;
         match (mean_ns, self.calm_ns) {
             // No user does I/O.

@@ -41,7 +41,7 @@ fn finds(
     found
 }
 
-/// What the world of this seed finds.
+/// Findings of the world of this seed.
 fn lives(seed: u64, happened: &mut BTreeMap<&'static str, u64>) -> Option<(u64, &'static str)> {
     let mut world = World::new(seed);
     for _ in 0..6 {
@@ -80,7 +80,7 @@ fn t05_t09_t13_t14_t46_no_world_loses_what_was_acknowledged() {
     let found = finds(None, worlds, 20, &mut happened);
     assert!(found.is_empty(), "{found:?}");
     std::eprintln!("{happened:?}");
-    // What did not happen was not tried.
+    // An event that did not happen was not tried.
     for what in [
         "ended",
         "left",
@@ -112,7 +112,7 @@ fn t05_t09_t13_t14_t46_no_world_loses_what_was_acknowledged() {
     }
 }
 
-/// What is planted, and within how many seeds it is found: about ten times as many as it took.
+/// Planted bugs, and within how many seeds each is found: about ten times as many as it took.
 const PLANTED: [(Bug, u64); 22] = [
     (Bug::AckBeforeStale, 3000),
     (Bug::MendWithoutLock, 300),

@@ -1,4 +1,5 @@
-//! What was written is read again, what was not is refused, and the document says where it lies.
+//! A written superblock is read again, a broken one is refused, and the document says where it
+//! lies.
 extern crate std;
 use super::super::bad::{self, BadKind};
 use super::*;
@@ -147,7 +148,7 @@ proptest! {
         prop_assert_eq!(other, Err(ParseError::Misplaced(copy)));
     }
 
-    /// Whoever has the checksum right still says nothing that can't be, and never ends us.
+    /// A superblock with the right checksum still states nothing that can't be, and never ends us.
     #[test]
     fn hostile_blocks_are_refused_or_mean_something(
         seed: u64,

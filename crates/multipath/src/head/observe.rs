@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::health::{Health, Limits, Probation, Tally, Why};
 use policy::{Ana, PathIndex};
 
-/// What a path is worth: one is not used while there is one of a lower rank.
+/// Rank of a path: one is not used while there is one of a lower rank.
 mod rank {
     /// In order.
     pub const GOOD: u8 = 0;
@@ -22,7 +22,7 @@ mod rank {
 }
 
 impl Head {
-    /// What puts paths on probation from now on.
+    /// Sets the limits that put paths on probation from now on.
     ///
     /// # Panics
     /// With limits that are not [possible](Limits::is_possible): configurations are checked before.
@@ -222,8 +222,8 @@ impl Head {
         }
     }
 
-    /// A probe of `path` has ended; how long the path was on probation, if that is over. What its
-    /// policy knew of it stays: it ages as that of any idle path.
+    /// A probe of `path` has ended; how long the path was on probation, if that is over. Its state
+    /// in the policy stays: it ages as that of any idle path.
     pub fn probed(
         &mut self,
         path: PathIndex,
@@ -251,7 +251,7 @@ impl Head {
         self.health[usize::from(path.0)].probation()
     }
 
-    /// What that led to so far.
+    /// Counters so far.
     pub fn tally(&self, path: PathIndex) -> Tally {
         self.health[usize::from(path.0)].tally()
     }
@@ -263,14 +263,14 @@ impl Head {
         can && self.probation(path).is_some() && !self.views[at].enabled
     }
 
-    /// What the policy may choose from: all paths of the least rank that there is.
+    /// Paths that the policy may choose from: all of the least rank that there is.
     pub(super) fn show(&mut self) {
         let usable = self.usable_among(u64::MAX);
         self.show_only(usable);
         self.any_usable = usable != 0;
     }
 
-    /// What the policy may choose from, as bits.
+    /// Limits the choice of the policy to these paths, as bits.
     pub(super) fn show_only(&mut self, usable: u64) {
         for (at, view) in self.views.iter_mut().enumerate() {
             view.enabled = usable >> at & 1 == 1;

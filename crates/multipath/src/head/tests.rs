@@ -148,7 +148,7 @@ fn t31_a_volume_without_paths_does_not_become_another_namespace() {
     let mut grown = shown(2);
     grown.size.blocks *= 2;
     head.admit(PathIndex(0), grown).unwrap();
-    // What was never enabled gave nobody any data.
+    // A path that was never enabled gave no client any data.
     let mut fresh = Head::new([10], Policy::Numa, KNOBS);
     let mut other = shown(1);
     other.size.block_shift += 1;

@@ -63,7 +63,7 @@ impl Head {
         trials.out |= bit;
         trials.begun = true;
         if write {
-            // What it shows covers the rest, and if it fails it is a change that is due.
+            // Its result covers the rest, and if it fails it is a change that is due.
             trials.writes |= trials.then & bit;
             trials.then &= !bit;
         }
@@ -136,7 +136,7 @@ mod tests {
         head.try_first(P0, true, false);
         let first = place(&mut head, Group::Read, 8);
         assert_eq!(first.len(), 1);
-        // What fails, or is dropped, is followed by another first one.
+        // A trial that fails, or is dropped, is followed by another first one.
         end(&mut head, P0, Group::Read, Outcome::PathError, first[0]);
         let second = place(&mut head, Group::Read, 8);
         assert_eq!(second.len(), 1);

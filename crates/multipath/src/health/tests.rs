@@ -112,7 +112,7 @@ fn four_stalls_are_a_habit_if_they_come_soon_after_each_other() {
     assert_eq!(stalls(SECOND, 40 * MS), None, "short");
 }
 
-/// What is only far, or full, or gets larger I/O, or became far, is the policy's business.
+/// A path that is only far, or full, or gets larger I/O, or became far, is the policy's business.
 #[test]
 fn no_steady_path_is_ever_on_probation() {
     for (depth, service_ns, far_ns) in [

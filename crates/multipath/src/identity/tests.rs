@@ -14,7 +14,7 @@ fn namespace(controller: u16) -> Namespace {
     }
 }
 
-/// What a second path that differs by `change` is told.
+/// Result for a second path that differs by `change`.
 fn joins(change: impl FnOnce(&mut Namespace)) -> Result<(), Conflict> {
     let mut here = namespace(2);
     change(&mut here);

@@ -97,7 +97,7 @@ fn encoded(host: &str) -> String {
     host.replace('%', "%25")
 }
 
-/// What no name of a host has.
+/// Characters that no host name has.
 const NO_HOST: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_');
 
 /// A discovery controller in the words of [`DiscoveryUri`].

@@ -12,7 +12,7 @@ const THROUGHPUT: u8 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Raw")]
 pub struct PathKeys {
-    /// What it is called, if that is said.
+    /// Its name, if the URI has one.
     pub name: Option<String>,
     /// Where it leads.
     pub uri: PathUri,

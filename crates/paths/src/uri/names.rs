@@ -14,7 +14,7 @@ const MADE_MAX: usize = 56;
 /// Left out of made names.
 const PORT: u16 = 4420;
 
-/// What a name must be.
+/// Rule for names.
 pub const WANTED: &str = "a name has 1 to 64 letters, digits, \".\", \"_\" or \"-\", begins with a \
                           letter or digit, and is no number";
 
@@ -51,7 +51,7 @@ pub fn made(uri: &PathUri, is_taken: impl Fn(&str) -> bool) -> String {
     free.next().unwrap_or(short)
 }
 
-/// What tells a URI from others: in short, and with more.
+/// Parts by which a URI differs from others: in short, and with more.
 fn parts(uri: &PathUri) -> [String; 2] {
     let file = |path: &Path| {
         let name = |path: &Path| {

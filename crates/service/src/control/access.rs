@@ -1,4 +1,4 @@
-//! Whose a socket's file is, and who else may connect.
+//! Owner of a socket's file, and users that may connect.
 //!
 //! # Contract
 //! The file is ours alone (0600) from its first moment; then owner and group change, and the mode
@@ -31,7 +31,7 @@ pub struct Mode(pub u32);
 /// For its owner alone.
 pub const PRIVATE: Mode = Mode(0o600);
 
-/// Who may use a socket; what is not said stays: ours, 0600.
+/// Access to a socket; a part that is not set stays: ours, 0600.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Owner.

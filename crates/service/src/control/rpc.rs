@@ -156,7 +156,7 @@ pub fn call(stream: &mut UnixStream, call: &impl Call, wait: Duration) -> anyhow
         anyhow::Error::new(error).context(format!("{who}: the connection broke: has it ended?"))
     };
     stream.set_write_timeout(Some(wait)).map_err(broken)?;
-    // Who turns us away has said why and closed, maybe before we have written.
+    // A server that turns us away has said why and closed, maybe before we have written.
     let written = write_line(stream, &request);
     let line = Lines::new(stream, wait)
         .next_line()
@@ -186,7 +186,7 @@ pub fn call(stream: &mut UnixStream, call: &impl Call, wait: Duration) -> anyhow
     }
 }
 
-/// Who is at the other end, by its socket's name.
+/// Name of the socket at the other end.
 fn peer(stream: &UnixStream) -> String {
     let address = stream.peer_addr().ok();
     let path = address.as_ref().and_then(|it| it.as_pathname());

@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What answers calls.
+/// Answers to calls.
 pub trait Methods: Send + Sync + 'static {
     /// All that can be asked.
     type Call: Call;
@@ -20,14 +20,14 @@ pub trait Methods: Send + Sync + 'static {
     fn call(&self, by: &Caller<'_>, call: Self::Call) -> Result<Value, ControlError>;
 }
 
-/// Who called. `None`: no connection waits for the answer, so none can be gone.
+/// The caller. `None`: no connection waits for the answer, so none can be gone.
 pub struct Caller<'a>(Option<&'a UnixStream>);
 
 impl Caller<'_> {
     /// A call without a connection.
     pub const NONE: Caller<'static> = Caller(None);
 
-    /// Nobody is there to hear an answer. Who only has nothing more to say is there.
+    /// No caller is there to hear an answer. One that only has nothing more to say is there.
     pub fn is_gone(&self) -> bool {
         let Some(stream) = self.0 else {
             return false;
@@ -176,7 +176,7 @@ mod tests {
         rpc::call(stream, &Asked::Short(Nothing), Duration::from_secs(60))
     }
 
-    /// What is said soon, if anything is.
+    /// Answer that comes soon, if any does.
     fn refusal(client: &UnixStream) -> Option<String> {
         let mut lines = rpc::Lines::new(client, Duration::from_millis(20));
         let line = lines.next_line().ok()??;
@@ -254,7 +254,7 @@ mod tests {
             serve_client(&ours, &log, &AtomicUsize::new(0));
         };
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "given up"});
-        // Who sends a notification waits for nothing.
+        // A client that sends a notification waits for nothing.
         let note = json!({"jsonrpc": "2.0", "method": "note"});
         send(&[note, call], true);
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "awaited"});

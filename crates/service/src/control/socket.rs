@@ -27,14 +27,14 @@ const LOCK_MAX: Duration = Duration::from_secs(5);
 /// Pause before the lock is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Who listens on a control socket, in file names and messages.
+/// The program that listens on a control socket, in file names and messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
     /// The socket's name in the usual directory.
     pub file: &'static str,
     /// "target".
     pub noun: &'static str,
-    /// What starts one.
+    /// Command that starts one.
     pub command: &'static str,
 }
 
@@ -310,7 +310,7 @@ fn lock(path: &Path) -> std::io::Result<OwnedFd> {
     }
 }
 
-/// Who listens on a socket: its process, if the kernel tells; never waits. An error: nobody, or it
+/// Process that listens on a socket, if the kernel tells; never waits. An error: none, or it
 /// can't be told.
 fn listener_of(path: &Path) -> Result<Option<i32>, Errno> {
     let socket = net::socket_with(

@@ -1,4 +1,4 @@
-//! What users and programs read, and the table by class.
+//! Texts for users and programs, and the table by class.
 use super::super::code::parse;
 use super::*;
 

@@ -3,8 +3,8 @@
 //!
 //! # Contract
 //! One thread holds all of them. It looks at each idle one once a second, and lets each slow one
-//! send or take one byte per pace. Who was closed by the server connects anew, with a bound on how
-//! many a second: an attacker does.
+//! send or take one byte per pace. A peer that was closed by the server connects anew, with a bound
+//! on how many a second: an attacker does.
 use super::peer::{Place, Queue, Wire};
 use super::socket::{Seen, Socket};
 use super::words;
@@ -31,7 +31,7 @@ const ASKED: u16 = 31;
 /// Addresses that they come from.
 const SOURCES: usize = 8;
 
-/// What one does.
+/// Behaviour of one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Never says a word.
@@ -72,14 +72,14 @@ struct Hostile {
     kind: Kind,
     /// `None`: it was cut off, or never came in.
     queue: Option<Queue>,
-    /// What it sends again and again, and how far it is.
+    /// Bytes that it sends again and again, and how far it is.
     words: Vec<u8>,
     at: usize,
     due: Instant,
     alive: Instant,
 }
 
-/// What became of them.
+/// Counters of peers.
 #[derive(Default)]
 struct Count {
     held: AtomicU64,
@@ -166,7 +166,7 @@ fn open_all(place: &Place, plan: Plan, count: &Count, stop: &AtomicBool) -> Vec<
         };
         hostile.open(place, number, count);
         all.push(hostile);
-        // Who is in is cut off meanwhile, or has something to do.
+        // A peer that is in is cut off meanwhile, or has something to do.
         if number % AGAIN_MAX == 0 {
             step(place, plan, &mut all, count);
         }

@@ -5,7 +5,7 @@ use anyhow::Result;
 use nvme::wire::fabrics::{CATTR_DISABLE_SQ_FLOW, CNTLID_ANY, Connect};
 use system::faults::nvme::Queue as Login;
 
-/// What a server speaks.
+/// Protocol of a server.
 #[derive(Clone, Debug)]
 pub enum Wire {
     /// NVMe/TCP, with the subsystem's NQN.

@@ -118,7 +118,7 @@ pub struct Look {
     pub descriptors: u64,
     /// Processor time, s.
     pub cpu: f64,
-    /// What TCP of the whole machine has in buffers, KiB.
+    /// Memory of the whole machine's TCP buffers, KiB.
     pub tcp: u64,
 }
 

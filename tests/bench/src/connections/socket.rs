@@ -17,7 +17,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// What came of a look at a socket.
+/// Result of a look at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// So many bytes were taken or given.

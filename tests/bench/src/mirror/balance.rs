@@ -50,7 +50,7 @@ const LOADS: [Load; 3] = [
     },
 ];
 
-/// What a policy has to learn first is not counted.
+/// Time for a policy to learn, which is not counted.
 const RAMP: &str = "--ramp_time=500ms";
 
 /// The better leg, without a mirror.

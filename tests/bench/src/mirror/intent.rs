@@ -1,4 +1,4 @@
-//! What the intent bitmap costs: writes where a bit has to be set first, and where it is set.
+//! Cost of the intent bitmap: writes where a bit has to be set first, and where it is set.
 use super::stage::Stage;
 use super::{Args, Load, Run};
 use crate::prelude::*;
@@ -25,7 +25,7 @@ const LOADS: [Load; 3] = [
     },
 ];
 
-/// What is compared: bits clear at first, and set by the pass before.
+/// Cases that are compared: bits clear at first, and set by the pass before.
 const PASSES: [&str; 2] = ["bits to be set", "bits are set"];
 
 /// Over two written files, 1 GiB in 1024 regions.

@@ -23,7 +23,7 @@ struct Line(AtomicU64);
 #[repr(align(64))]
 struct Entry([AtomicU64; 8]);
 
-/// What both share.
+/// Memory that both share.
 struct Rings {
     tail: Line,
     stop: AtomicBool,
@@ -55,7 +55,7 @@ pub fn run(depth: u64, cpus: [usize; 2], duration: Duration) -> Result<f64> {
     asked.unwrap_or_else(|_| Err(anyhow!("the asking thread panicked")))
 }
 
-/// What the last word of an answer says in the round that `position` is of.
+/// Last word of an answer in the round that `position` is of.
 fn turn(position: u64) -> u64 {
     1 - position / ENTRIES % 2
 }

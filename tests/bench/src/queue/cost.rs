@@ -1,8 +1,8 @@
-//! What bounds an I/O of a hardware queue: instructions of either side.
+//! Bounds of an I/O of a hardware queue: instructions of either side.
 //!
 //! # Contract
 //! One side runs under callgrind, the other one natively and so some fifty times as fast: the slow
-//! side always finds a full batch, and nothing is counted for waiting. What a start costs is taken
+//! side always finds a full batch, and nothing is counted for waiting. The cost of a start is taken
 //! off by a second run of twice the time.
 use super::{Ends, Load, QueueServer};
 use crate::callgrind;
@@ -11,11 +11,11 @@ use crate::prelude::*;
 /// Seconds of the shorter run.
 const SECONDS: f64 = 1.0;
 /// How long a counted broker spins: always. Under valgrind one that sleeps in the kernel keeps its
-/// other threads, who talk to clients, from running. What it spins before and after the load is
+/// other threads, who talk to clients, from running. Its polling before and after the load is
 /// about the same in both runs.
 const AWAKE_US: u64 = 600_000_000;
 
-/// Whose instructions.
+/// Side whose instructions are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Client,
@@ -67,7 +67,7 @@ pub fn count(braid: &Path, sizes: &[String], depths: &[usize], ends: &Ends) -> R
     Ok(costs)
 }
 
-/// What one run came to: instructions of the side, and I/Os.
+/// Counts of one run: instructions of the side, and I/Os.
 fn events(
     braid: &Path,
     side: Side,

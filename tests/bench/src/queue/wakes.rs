@@ -1,9 +1,9 @@
-//! What waking costs: one I/O at a time, where either side, both or none has gone to sleep.
+//! Cost of waking: one I/O at a time, where either side, both or none has gone to sleep.
 use super::{Ends, Load, QueueServer, SERVER_ENTERS};
 use crate::memory::switches;
 use crate::prelude::*;
 
-/// Who sleeps: kind of queue, and whether the server does.
+/// Sleepers: kind of queue, and whether the server sleeps.
 const CASES: [(&str, &str, bool); 4] = [
     ("nobody sleeps", "user_poll", false),
     ("the broker sleeps", "user_poll", true),

@@ -24,7 +24,7 @@ mod writers;
 use super::Common;
 use anyhow::Result;
 
-/// What to do.
+/// Options.
 #[derive(clap::Args, Clone)]
 pub struct Args {
     /// How long clients race

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const WAYS: usize = 2;
 const BYTES: u64 = 16 << 20;
-/// What `drain_timeout` of [`SHORT`] is.
+/// The `drain_timeout` of [`SHORT`].
 const DRAIN: Duration = Duration::from_secs(5);
 /// Of the engine's work beside any time-out, on a busy machine.
 const BUSY: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ impl Args {
     }
 }
 
-/// What became of a case.
+/// Result of a case.
 struct Outcome {
     case: String,
     expected: String,
@@ -266,7 +266,7 @@ fn terminated(common: &Common, namespaces: bool, state: State) -> Result<Outcome
     })
 }
 
-/// What is under way in the meantime, kept until the end.
+/// Requests under way in the meantime, kept until the end.
 type Pending = (Option<Probe>, Option<Receiver<(Result<()>, Duration)>>);
 
 fn prepare(common: &Common, stage: &mut Stage, state: State) -> Result<Pending> {

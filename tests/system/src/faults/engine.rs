@@ -141,7 +141,7 @@ impl Engine {
         stat(&self.socket())
     }
 
-    /// What it has said.
+    /// Its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.join("engine.log")).unwrap_or_default()
     }

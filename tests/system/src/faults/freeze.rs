@@ -40,7 +40,7 @@ const ROUNDS_FEW: u32 = 10;
 const TRIES: u32 = 3;
 /// The program stops at its point within this time, or does not come by there any more.
 const REACHED: Duration = Duration::from_secs(2);
-/// What a target still has when it goes on is over after this time.
+/// Time after which all requests of a target that goes on are over.
 const AFTER: Duration = Duration::from_millis(400);
 const BYTES: u64 = 32 << 20;
 
@@ -122,7 +122,7 @@ impl At {
     }
 }
 
-/// What the targets' file is before it is written.
+/// Content of the targets' file before it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum File {
     Sparse,
@@ -141,7 +141,7 @@ struct Round {
     seed: u64,
 }
 
-/// What became of it.
+/// Result of a point.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     /// The target came by its point.
@@ -280,7 +280,7 @@ fn rounds(args: &Args, seed: u64) -> Vec<Round> {
     all.into_iter().enumerate().map(&mut round).collect()
 }
 
-/// What is at its place and goes by itself.
+/// Processes that are installed and go by themselves.
 struct Installation {
     stage: Stage,
     /// Where the program is told to stop, and says where it stood.

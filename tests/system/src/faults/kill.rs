@@ -63,7 +63,7 @@ const LATER_SHIFT: u64 = 13;
 /// The same between a change of legs or size and the kill: a rebuild may be over by then.
 const CHANGED_SHIFT: u64 = 18;
 
-/// What to do.
+/// Options.
 #[derive(clap::Args, Clone)]
 pub struct Args {
     /// Kills
@@ -187,7 +187,7 @@ fn progress(round: u32, args: &Args, elapsed: Duration, kind: Kind) -> String {
     }
 }
 
-/// What an engine is to be.
+/// Configuration of an engine.
 fn configuration(export: &Export, uris: &[String], keys: &str) -> String {
     let mut text = format!(
         "[[volume]]\nname = \"v0\"\nkind = \"mirror\"\nassemble_wait = \"1s\"\n\
@@ -280,7 +280,7 @@ impl<'a> Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// What the next round is about, and which leg is away.
+    /// Draws the kind of the next round, and which leg is away.
     fn draw(&mut self) -> Kind {
         let was_away = self.away.is_some();
         match (was_away, self.random.below(8)) {

@@ -95,7 +95,7 @@ impl Kind {
     }
 }
 
-/// What one run ended with.
+/// Result of one run.
 struct Outcome {
     /// First byte of the file.
     found: u8,

@@ -1,4 +1,4 @@
-//! What uses the volume while things go wrong: `braid bench --verify` on the export as a file, and
+//! Loads on the volume while things go wrong: `braid bench --verify` on the export as a file, and
 //! a tree of files with known contents on an ext4.
 use super::plan::Random;
 use super::target::own_state;
@@ -21,7 +21,7 @@ const BENCH_SECONDS: u64 = 15;
 /// Bytes that bench has.
 pub const BENCH_BYTES: u64 = 64 << 20;
 
-/// What a load did.
+/// Work that a load did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
     /// Benches, or files.
@@ -36,7 +36,7 @@ pub struct Load {
     thread: Option<JoinHandle<Result<Work>>>,
 }
 
-/// What a load is told, and tells.
+/// Messages to and from a load.
 #[derive(Default)]
 struct Stop {
     /// Come to an end.
@@ -53,7 +53,7 @@ impl Stop {
 }
 
 impl Drop for Load {
-    /// What waits for the volume waits no longer than until that is gone too.
+    /// A process that waits for the volume waits no longer than until that is gone too.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else {
             return;

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 const LATE_MS: u64 = 700;
 const VOLUME_BYTES: u64 = 16 << 20;
 
-/// What to do.
+/// Options.
 #[derive(clap::Args, Clone)]
 pub struct Args {
     /// Kills
@@ -86,7 +86,7 @@ impl Way {
     }
 }
 
-/// What became of a round.
+/// Result of a round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     rounds: u32,
@@ -220,7 +220,7 @@ fn one(common: &Common, way: Way, random: &mut Random) -> Result<bool> {
     Ok(fenced)
 }
 
-/// What is done to the state directory before the next engine is started.
+/// Damage to the state directory before the next engine is started.
 fn prepare(stage: &Stage, way: Way, state: &Path) -> Result<()> {
     match way {
         Way::Link => std::os::unix::fs::symlink(&stage.directory.0, stage.path("link"))?,

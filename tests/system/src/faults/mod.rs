@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! The programs are release ones, unless others are named. The seed is printed first; a failure
-//! ends with the command that repeats it. What is made (processes, namespaces, mounts, loop
-//! devices, files) is undone at the end, also after a failure or Ctrl-C.
+//! ends with the command that repeats it. Everything that it makes (processes, namespaces, mounts,
+//! loop devices, files) is undone at the end, also after a failure or Ctrl-C.
 //!
 //! # Limits
 //! Pauses depend on the machine: nothing is judged by them. Without root, networks can't be cut,
@@ -42,12 +42,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use table::Table;
 
-/// What to run, and how.
+/// Options.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
     part: Part,
-    /// What is random follows from it [default: from the time].
+    /// Seed of all that is random [default: from the time].
     #[arg(long, global = true)]
     seed: Option<u64>,
     /// Loopback in place of namespaces, as without root.
@@ -93,7 +93,7 @@ enum Part {
     Tail(tail::Args),
 }
 
-/// What every part needs.
+/// Context of every part.
 pub struct Common {
     /// `braid`.
     pub program: PathBuf,
@@ -121,7 +121,7 @@ impl Common {
         eprintln!("left out: {what}: {reason}");
     }
 
-    /// What is being done, on a terminal only.
+    /// Shows the present action, on a terminal only.
     pub fn progress(&self, what: &str) {
         let mut stderr = std::io::stderr();
         if stderr.is_terminal() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 4096;
-/// What takes longer hangs.
+/// A request that takes longer hangs.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 const REQUEST: u32 = 0x2560_9513;

@@ -212,7 +212,7 @@ fn loopback(process: u32, number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(127 << 24 | host)
 }
 
-/// What a connection has sent and received, as `ss -i` shows it.
+/// Bytes that a connection has sent and received, as `ss -i` shows them.
 fn bytes_of(line: &str) -> u64 {
     let of = |word: &str| {
         let (key, value) = word.split_once(':')?;

@@ -263,7 +263,7 @@ impl Queue {
         }
     }
 
-    /// What an R2T asks for.
+    /// Sends the data that an R2T asks for.
     fn send_data(&mut self, r2t: &DataHeader, data: &[u8]) -> Result<()> {
         let end = (r2t.offset + r2t.length) as usize;
         let asked = data.get(r2t.offset as usize..end);

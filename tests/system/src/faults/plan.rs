@@ -4,7 +4,7 @@
 //! A function of the seed, the number of ways and the kinds that are possible. At least one way is
 //! left alone, but for faults that are named after hitting all.
 
-/// What may happen to one way.
+/// Fault of one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `kill -9`, and a new process.
@@ -96,7 +96,7 @@ pub enum Reach {
 /// Longest time without any way.
 pub const ALL_MS_MAX: u64 = 1500;
 
-/// What happens next.
+/// The next fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// To how many ways.

@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //! So many connections of one request each, paced, each with blocks of its own, half reads and half
-//! writes; the first connection also flushes. What is written is stamped with connection, block and
+//! writes; the first connection also flushes. Each write is stamped with connection, block and
 //! a count, so a read tells every lost or old write. The first thing that is wrong is kept.
 use super::nbd::{BLOCK, Client};
 use super::plan::Random;
@@ -21,10 +21,10 @@ const BLOCKS: u64 = 256;
 pub const BYTES: u64 = WORKERS as u64 * BLOCKS * BLOCK as u64;
 /// Rest between two requests of a connection.
 const PACE: Duration = Duration::from_millis(5);
-/// What takes as long is remembered.
+/// A request that takes as long is remembered.
 const SLOW: Duration = Duration::from_millis(5);
 
-/// What a request was.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Reads.
@@ -38,7 +38,7 @@ pub enum Op {
 /// A request that took its time; both ends since the probe's begin.
 #[derive(Clone, Copy, Debug)]
 pub struct Slow {
-    /// What it was.
+    /// Its operation.
     pub op: Op,
     /// When it was sent.
     pub begun: Duration,

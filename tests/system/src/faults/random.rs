@@ -49,7 +49,7 @@ impl Args {
     }
 }
 
-/// What one fault did to the client.
+/// Effect of one fault on the client.
 struct Felt {
     /// The longest read, write and flush.
     longest: [Duration; 3],

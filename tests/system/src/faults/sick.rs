@@ -48,7 +48,7 @@ impl Args {
     }
 }
 
-/// What is wrong with the path.
+/// Sickness of the path.
 #[derive(Clone, Copy)]
 enum Sickness {
     /// `error` of its port.

@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //! `braid bench` over two targets that serve one file, random 4 KiB reads, without hedging and with
-//! it. What is sent besides is what bench says, and once more what the targets say: commands for
+//! it. Extra commands are counted by bench, and once more by the targets: commands for
 //! each I/O, with and without, to within what bench leaves in flight at its end.
 //! The set-up of the demo, whose second path is 30 ms away; the same with both paths near; and both
 //! near and saturated, where nothing may be sent.

@@ -17,7 +17,7 @@ const NQN: &str = "nqn.2026-01.org.example:faults";
 /// Longest wait for a process to be there, or to answer.
 pub const READY: Duration = Duration::from_secs(30);
 
-/// What a target is to be, besides its way.
+/// Properties of a target, besides its way.
 #[derive(Clone, Copy, Default)]
 pub struct Offer<'a> {
     /// Its namespace.

@@ -1,4 +1,4 @@
-//! What the engine says of itself while things go wrong, and so why a request waited.
+//! States of the engine while things go wrong, and so why a request waited.
 //!
 //! # Contract
 //! A thread asks the control socket for `stat` and reads what was appended to the log, every
@@ -150,7 +150,7 @@ impl Seen {
         shown.collect::<Vec<_>>().join(", then ")
     }
 
-    /// What released held writes meanwhile.
+    /// Reasons that released held writes meanwhile.
     fn released(&self, samples: &[&Sample]) -> String {
         let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
             return "held".into();
@@ -169,7 +169,7 @@ impl Seen {
         by.into()
     }
 
-    /// What ended a path's silence.
+    /// Reason that ended a path's silence.
     fn silence(&self, slow: &Slow) -> String {
         let within = |at: Duration| at >= slow.begun && at <= slow.ended + LATER;
         let lines = self.lines.iter().filter(|(at, _)| within(*at));

@@ -19,7 +19,7 @@ pub const QEMU: &str = "qemu-system-x86_64";
 const INIT: &str = include_str!("init.sh");
 /// Begins the last line of a guest.
 const EXIT: &str = "vm-exit: ";
-/// What the guest's own limit leaves for booting and ending, s.
+/// Time that the guest's own limit leaves for booting and ending, s.
 const MARGIN_S: u64 = 60;
 /// Lines of the kernel's console that are shown when a guest ends without a status.
 const TAIL_LINES: usize = 40;
@@ -97,7 +97,7 @@ pub struct Run<'a> {
 pub struct Ended {
     /// The script's exit status.
     pub status: u8,
-    /// What it printed, line by line.
+    /// Its output, line by line.
     pub lines: Vec<String>,
     /// How long it took from start to end, boot included.
     pub took: Duration,
@@ -169,12 +169,12 @@ pub fn run(image: &Image, run: &Run<'_>) -> Result<Ended> {
     })
 }
 
-/// What came of one start.
+/// Result of one start.
 struct Booted {
     lines: Vec<String>,
     /// None: it died.
     status: Option<u8>,
-    /// What QEMU said.
+    /// Output of QEMU.
     said: String,
 }
 

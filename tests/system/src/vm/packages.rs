@@ -28,7 +28,7 @@ const GUEST: [&str; 14] = [
     "python3-minimal",
     "libpython3-stdlib",
 ];
-/// What QEMU is made of here.
+/// Packages of QEMU here.
 const QEMU: [&str; 2] = ["qemu-system-x86", "seabios"];
 /// Dependencies of scripts that never run here.
 const UNNEEDED: [&str; 8] = [
@@ -62,7 +62,7 @@ impl Kernel {
         }
     }
 
-    /// What stands before the number by which its packages are told apart.
+    /// Text before the number by which its packages are told apart.
     const fn prefix(self) -> &'static str {
         match self {
             Self::V6_12 => "linux-image-6.12.",
@@ -302,7 +302,7 @@ impl Apt {
     }
 }
 
-/// What `apt-cache depends` names; of alternatives the first.
+/// Packages that `apt-cache depends` names; of alternatives the first.
 fn dependencies(said: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut alternative = false;

@@ -25,7 +25,7 @@ const UNNEEDED: [&str; 8] = [
     "tkinter",
 ];
 
-/// What goes into the guest beside its usual file system: the path there and the file here.
+/// Files for the guest beside its usual file system: the path there and the file here.
 ///
 /// # Errors
 /// The source package cannot be had, or there is no Python.

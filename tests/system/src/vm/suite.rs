@@ -20,7 +20,7 @@ const OPTIONS: &str = "# vm: ";
 /// Begins a line with words for QEMU.
 const QEMU_WORDS: &str = "# vm-qemu: ";
 
-/// What to run.
+/// Options.
 #[derive(clap::Args)]
 pub struct Args {
     /// Run only these (repeatable).

@@ -1,4 +1,4 @@
-//! What reads through io_uring passthrough and the block layer cost in a guest (TU1).
+//! Cost of reads through io_uring passthrough and the block layer in a guest (TU1).
 //!
 //! # Contract
 //! The script measures every cell once and prints it as an object behind a word. Each start of the
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 const SCRIPT: &str = "tests/guest/figures/tu1.sh";
 /// Begins a line of the script that has a cell.
 const CELL: &str = "cell: ";
-/// What makes a cell, beside its figures.
+/// Names of a cell's parts, beside its figures.
 const NAMES: [&str; 4] = ["read", "bytes", "outstanding", "completions"];
 /// The figures, and whether their range is shown to people.
 const FIGURES: [(&str, bool); 7] = [
@@ -70,7 +70,7 @@ pub fn run(root: &Path, image: &Image, braid: &Path, args: &Args) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// What one start measured.
+/// Measurements of one start.
 fn cells(lines: &[String]) -> Result<Vec<Value>> {
     let cells = lines.iter().filter_map(|line| line.strip_prefix(CELL));
     let cells = cells.map(|cell| serde_json::from_str(cell).with_context(|| cell.to_owned()));

@@ -2,7 +2,7 @@
 use crate::cli::common::{Place, code, stderr, stdout};
 use std::fs::OpenOptions;
 
-/// What lies behind the new end is a media error at the host, what lies before it is served, and
+/// A range behind the new end is a media error at the host, one before it is served, and
 /// the target stays; a file that is whole again is served whole again.
 #[test]
 fn what_was_cut_off_a_backing_file_is_an_error_and_the_rest_is_served() {

@@ -1,4 +1,4 @@
-//! What `--help` must say because users can't know it otherwise.
+//! Facts that `--help` must state because users can't know them otherwise.
 use crate::cli::common::{Place, code};
 
 fn help(place: &Place, verb: &[&str]) -> String {

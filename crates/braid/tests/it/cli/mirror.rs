@@ -36,7 +36,7 @@ fn made(place: &Place) -> [(PathBuf, String); 2] {
     legs
 }
 
-/// What went wrong, with its exit code.
+/// Error with its exit code.
 fn refused(place: &Place, args: &[&str], expected: i32, parts: &[&str]) {
     let output = place.braid(args);
     let text = stderr(&output) + &stdout(&output);

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-/// What braid says to a peer that behaves so.
+/// Message of braid for a peer that behaves so.
 fn against(behave: fn(TcpStream)) -> String {
     let place = Place::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

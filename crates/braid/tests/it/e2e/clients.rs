@@ -49,7 +49,7 @@ fn nbdinfo_tells_all_of_an_export() {
     let engine = Engine::start(directory.path(), "", "", &["mem:64MiB"]);
     let info = run("nbdinfo", &["--json", &engine.uri()]);
     let mut info: serde_json::Value = serde_json::from_str(&info).unwrap();
-    // What the file holds is guessed by file(1), where that is installed.
+    // The content of the file is guessed by file(1), where that is installed.
     info["exports"][0]
         .as_object_mut()
         .unwrap()

@@ -137,7 +137,7 @@ pub struct Target {
     pub uri: String,
 }
 
-/// What a target is to be, besides its name.
+/// Properties of a target, besides its name.
 pub struct Offer<'a> {
     /// First and last of its controller identifiers.
     pub cntlid: [u16; 2],
@@ -231,7 +231,7 @@ impl Target {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// What it shows of its port.
+    /// Its port in `stat`.
     pub fn port(&self) -> Value {
         let socket = self.directory.join(self.name);
         ask(&self.directory, &socket, &["target", "show"])["ports"][0].take()
@@ -316,7 +316,7 @@ impl Engine {
         command.arg(self.directory.join("c.sock")).output().unwrap()
     }
 
-    /// What a verb shows to people.
+    /// Text of a verb for people.
     pub fn text(&self, words: &[&str]) -> String {
         text(&self.output(words).stdout)
     }
@@ -348,7 +348,7 @@ impl Engine {
         });
     }
 
-    /// What it has said to standard error.
+    /// Its standard error.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.join("engine.log")).unwrap()
     }

@@ -1,4 +1,4 @@
-//! What may be wrong with paths, targets and clients of a running engine.
+//! Faults of paths, targets and clients of a running engine.
 use crate::e2e::common::{
     Engine, Offer, QUICK, Target, have, noise, run, skip, text, wait, write_config,
 };
@@ -316,7 +316,7 @@ fn a_full_disk_under_a_namespace_is_enospc_for_the_client() {
     let said = text(&output.stdout) + &text(&output.stderr);
     assert!(said.contains("No space left on device"), "{said}");
     assert_eq!(engine.stat()["paths"][0]["state"], "live");
-    // What has its place serves on.
+    // A path that has its place serves on.
     let words = [
         "-f",
         "raw",

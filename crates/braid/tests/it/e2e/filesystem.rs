@@ -54,7 +54,7 @@ impl Mounted {
         self.is_mounted = true;
     }
 
-    /// What ext4 has counted as errors, and whether it may still be written.
+    /// Errors that ext4 has counted, and whether it may still be written.
     fn assert_well(&self) {
         let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
         let line = mounts.lines().find(|line| line.starts_with(self.device()));
@@ -98,7 +98,7 @@ impl Drop for Mounted {
             quietly("losetup", &["-d", device]);
         }
         quietly("fusermount3", &["-u", "-z", self.image.to_str().unwrap()]);
-        // What still waits for it fails then.
+        // I/O that still waits for it fails then.
         self.fuse.kill();
     }
 }

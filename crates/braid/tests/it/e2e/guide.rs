@@ -24,7 +24,7 @@ fn blocks<'a>(guide: &'a str, walk: &str) -> Vec<(&'a str, String)> {
     blocks
 }
 
-/// What the walk leaves behind if it fails in the middle; nothing else.
+/// Files that the walk leaves behind if it fails in the middle; nothing else.
 struct Left(PathBuf, Process);
 
 impl Drop for Left {

@@ -12,7 +12,7 @@ const CQT: &str = "cqt = \"2s\"";
 const LATE: &str = "late_writes=1500ms";
 const BLOCK: usize = 4096;
 
-/// What one run ended with.
+/// Result of one run.
 struct Outcome {
     /// First byte of the file.
     found: u8,

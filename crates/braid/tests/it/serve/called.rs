@@ -21,7 +21,7 @@ fn json(root: &Path, words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{words:?}: {output:?}"))
 }
 
-/// What `stat` says of the only volume's path of this name.
+/// State in `stat` of the only volume's path of this name.
 fn path(root: &Path, name: &str) -> Value {
     let stat = json(root, &["stat"]);
     let paths = stat["volumes"][0]["paths"].as_array().unwrap();
@@ -193,7 +193,7 @@ fn legs_are_called_by_name_by_every_verb() {
     let unknown = asked(root, &["mirror", "fail", "v0", "right"]);
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
     end(running);
-    // What was chosen for a leg follows it, whatever the file calls it.
+    // A choice for a leg follows it, whatever the file calls it.
     std::fs::write(place.path("b.toml"), text_of("name = \"west\"\n")).unwrap();
     let running = place.start();
     assert_eq!(json(root, &["knob", "show", "v0/west"])["retries"], 7);

@@ -384,7 +384,7 @@ fn t13_after_a_kill_a_path_is_there_that_is_told_of_later() {
         [one, "reconnecting", "discovery"],
         [two, "live", "discovery"],
     ]);
-    // Nobody does: it leaves.
+    // No controller announces it: it leaves.
     target.say(&["referrals"]);
     rig.reaches(&[[two, "live", "discovery"]]);
     assert_eq!(told_by(&rig), [teller]);
@@ -472,7 +472,7 @@ fn a_reload_begins_and_ends_discovery() {
     rig.reaches(&both);
     assert_eq!(rig.ask(&["reload"])["changed"], "no difference");
     rig.reaches(&both);
-    // What came stays, as a path that was added by hand does.
+    // Discovered paths stay, as those that were added by hand do.
     rig.configure(&fixed);
     let changed = rig.ask(&["reload"]);
     assert!(
@@ -511,7 +511,7 @@ fn a_discovery_controller_whose_name_is_unknown_keeps_no_volume_from_its_paths()
         shown["uri"].as_str().unwrap().contains("nowhere.invalid"),
         "{shown}"
     );
-    // Who asks for it now is told that it can't be; what is there stays.
+    // A caller that asks for it now is told that it can't be; paths that are there stay.
     let other = unknown.replace("nowhere", "elsewhere");
     rig.configure(&format!("{unknown}{other}{fixed}"));
     let why = rig.refusal(&["reload"]);

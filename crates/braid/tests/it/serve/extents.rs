@@ -369,7 +369,7 @@ fn hole_of_a_mirror_is_one_on_all_legs_in_sync() {
     ) {
         return;
     }
-    // What made the mirror has overwritten the end of the legs.
+    // The creation of the mirror has overwritten the end of the legs.
     let bytes = (LEG_BYTES - DATA_AT) / 2;
     let engine = place.start();
     place.until_in_sync();

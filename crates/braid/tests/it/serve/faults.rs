@@ -426,7 +426,7 @@ fn paths_change_under_load_and_what_was_chosen_survives_a_restart() {
     config(&[&two]);
     pair.ask(&["reload"], "c.sock");
     assert_eq!(states(&pair), [is(&two, "live")]);
-    // What was refused is not kept.
+    // A refused setting is not kept.
     refusal(&pair, &["path", "drain", "v0", &two]);
     pair.engine.signal(rustix::process::Signal::TERM);
     assert!(pair.engine.ended().success());

@@ -14,7 +14,7 @@ const WRITE_MAX: u32 = 128 << 10;
 const ENOENT: i32 = -2;
 const ENOSYS: i32 = -38;
 
-/// What is asked of it (linux/fuse.h).
+/// Requests of the kernel (linux/fuse.h).
 mod op {
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;

@@ -91,7 +91,7 @@ fn queues_of_hung_file() {
     assert_eq!(server.ended().code(), Some(1));
 }
 
-/// What a target shows of itself.
+/// Description that a target shows.
 fn shown(socket: &Path) -> Value {
     let mut show = Command::new(env!("CARGO_BIN_EXE_braid"));
     show.args(["target", "show", "-o", "json", "--socket"]);
@@ -141,7 +141,7 @@ fn namespace_of_hung_file() {
     target.signal(Signal::TERM);
     let line = target.notes("does not answer: ended without it");
     assert!(line.contains(place.disk.file().to_str().unwrap()), "{line}");
-    // What waits for FUSE has to return before the process is gone.
+    // A thread that waits for FUSE has to return before the process is gone.
     place.disk.go_on();
     target.ended();
 }

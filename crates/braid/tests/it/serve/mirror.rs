@@ -123,7 +123,7 @@ fn t48_what_a_mirror_has_nobody_else_writes_and_it_takes_nothing_that_somebody_w
             why.contains("is in use") && why.contains("exclusive lock"),
             "{words:?}: {why}"
         );
-        // Who has it, not only that somebody does.
+        // The holder is named, not only that there is one.
         let named = why.contains("has the mirror \"v0\" on it") && why.contains("last beat");
         assert!(named || words[0] != "run", "{why}");
     }
@@ -228,7 +228,7 @@ fn b6_the_policy_is_the_mirrors_and_goes_with_it() {
         assert!(!refused.status.success(), "{refused:?}");
     }
     assert_eq!(shown(&place), "round-robin:262144", "b5");
-    // What was answered is on the legs, however the engine ends.
+    // An answered order is on the legs, however the engine ends.
     place.told(&["policy", "set", "v0", "latency"]);
     kill(engine);
     let engine = place.start();

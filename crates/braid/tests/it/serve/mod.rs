@@ -1,4 +1,4 @@
-//! What serves until it is told to end, as processes: `braid run` with volumes and mirrors,
+//! Programs that serve until told to end, as processes: `braid run` with volumes and mirrors,
 //! `braid target`, and servers of hardware queues.
 
 mod called;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-/// What a process is started by that sees other files of hosts and name servers.
+/// Starts a process that sees other files of hosts and name servers.
 const ENTER: &str = "mount --bind \"$1\" /etc/hosts && mount --bind \"$2\" /etc/resolv.conf && \
                      shift 2 && exec \"$@\"";
 
@@ -28,7 +28,7 @@ impl Place {
     fn new(test: &str) -> Option<Self> {
         let place = Self(tempfile::tempdir().unwrap());
         place.hosts("");
-        // Nobody answers there, and that is known at once.
+        // No server answers there, and that is known at once.
         let servers = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";
         std::fs::write(place.path("resolv.conf"), servers).unwrap();
         let tried = place.entered(&["true"]).output();

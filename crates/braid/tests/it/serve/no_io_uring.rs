@@ -1,4 +1,4 @@
-//! What a test says that can't run without io_uring.
+//! Line of a test that can't run without io_uring.
 use std::io::Write;
 
 /// Skips the test of this thread because of what the program said; any other reason is a failure.

@@ -389,7 +389,7 @@ fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// What stands behind the name in each of a process' threads' stat (proc(5)).
+/// Text behind the name in each of a process' threads' stat (proc(5)).
 fn threads(child: &Child) -> Vec<Vec<String>> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     let stats = tasks
@@ -457,7 +457,7 @@ fn a_server_that_stands_still_or_dies_ends_a_load_with_its_figures_and_the_reaso
         signal(&server.child, Signal::CONT);
         until(|| server.list()["queues"].as_array().unwrap().is_empty());
     }
-    // Who has enough of waiting.
+    // A client that has enough of waiting.
     let load = begun(&server, &mut server.client("bench", &[]));
     stand_still(&server.child, &load);
     signal(&load, Signal::INT);

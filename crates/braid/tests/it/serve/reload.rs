@@ -116,7 +116,7 @@ impl Rig {
             .collect()
     }
 
-    /// What `stat` says of one volume.
+    /// State of one volume in `stat`.
     fn stat(&self, name: &str) -> Value {
         let stat = self.ask(&["stat"]);
         let mut volumes = stat["volumes"].as_array().unwrap().iter();
@@ -140,7 +140,7 @@ impl Rig {
         }
     }
 
-    /// What marks hold, by the names of their volumes.
+    /// Content of marks, by the names of their volumes.
     fn marks(&self) -> Value {
         let all = self.files("volumes/mark").into_iter();
         let named = all.map(|(_, it)| {
@@ -672,7 +672,7 @@ fn removal_taken_back_keeps_admin_state() {
     let state =
         |rig: &Rig| rig.stat("v1")["paths"].as_array().unwrap().last().unwrap()["state"].clone();
     wait_until(|| (state(&rig) == "live").then_some(()));
-    // What can't be: an export that listens again fails after paths have left.
+    // An impossible change: an export that listens again fails after paths have left.
     let socket = rig.path("v0.sock");
     std::fs::remove_file(&socket).unwrap();
     std::fs::create_dir(&socket).unwrap();

@@ -1,4 +1,4 @@
-//! What a service manager is told: READY=1 when clients are served, WATCHDOG=1 again and again,
+//! Messages to a service manager: READY=1 when clients are served, WATCHDOG=1 again and again,
 //! STOPPING=1 when the end begins. All programs that serve do the same.
 use crate::serve::no_io_uring;
 use crate::serve::process::{SOON, wait_until};

@@ -1,4 +1,4 @@
-//! What a connection may cost of the kernel, as the kernel tells it (`/proc/net/tcp`): of peers
+//! Memory of the kernel per connection, as the kernel reports it (`/proc/net/tcp`): of peers
 //! that read nothing and of peers that are gone without a word.
 use crate::serve::nbd;
 use crate::serve::no_io_uring;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// `SO_RCVBUF` of a deaf client: little is received for it.
 const NARROW: usize = 4096;
-/// What docs/security.md states: bytes that wait to be sent, and one piece on top.
+/// Limit that docs/security.md states: bytes that wait to be sent, and one piece on top.
 const UNSENT_MAX: u64 = (256 << 10) + (64 << 10);
 /// Looks in a row that show the same.
 const STILL: usize = 20;
@@ -112,7 +112,7 @@ fn a_peer_that_is_silent_is_asked_after_a_minute_whether_it_is_there() {
     let mut stream = TcpStream::connect(address).unwrap();
     nbd::choose(&mut stream, "v0");
     let mine = stream.local_addr().unwrap();
-    // What it said last is acknowledged soon; then only that timer is left.
+    // Its last bytes are acknowledged soon; then only that timer is left.
     let row = wait_until(|| Some(row(address, mine)).filter(|row| row.timer == KEEP_ALIVE));
     assert!(row.ends <= MINUTE, "{row:?}");
     assert_eq!(row.unsent, 0);

@@ -80,7 +80,7 @@ impl Drop for Target {
     }
 }
 
-/// What a target that can't start says, and its exit code.
+/// Message of a target that can't start, and its exit code.
 fn refused(arguments: &[&str]) -> (Option<i32>, String) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("t.sock");

@@ -413,7 +413,7 @@ fn a_reload_is_all_or_nothing() {
     let line = reload("");
     assert!(line.contains("reloaded: removed"), "{line}");
     assert!(!engine.path("b.sock").exists());
-    // What follows shows the place; more lines than one.
+    // The text behind it shows the place; more lines than one.
     let line = reload("polcy = 1\n");
     assert!(line.contains("nothing was changed"), "{line}");
     assert!(line.contains("at line 9, column 1"), "{line}");
@@ -471,7 +471,7 @@ fn a_reload_changes_who_may_connect_and_nobody_is_disconnected_for_it() {
     };
     let mut client = UnixStream::connect(engine.path("v0.sock")).unwrap();
     client.read_exact(&mut [0; 18]).unwrap();
-    // What follows the export is of it.
+    // The keys behind the export are of it.
     let text = reload("mode = \"0666\"\n");
     assert!(text.starts_with("changed nbd+unix"), "{text}");
     assert_eq!(mode(&engine.path("v0.sock")), 0o666);

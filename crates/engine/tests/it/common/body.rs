@@ -1,4 +1,4 @@
-//! What a node is made of: a machine, memory, devices, addresses.
+//! Parts of a node: a machine, memory, devices, addresses.
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::{ConnId, DeviceOp, DeviceRequest, Machine, Output, Span};
 use std::cell::RefCell;
@@ -91,7 +91,7 @@ impl Memory for Arena {
     }
 }
 
-/// What an address leads to.
+/// Destination of an address.
 #[derive(Clone, Copy, Debug)]
 pub enum Address {
     /// A listener of a node, `delay_ns` one way.
@@ -100,7 +100,7 @@ pub enum Address {
         listener: u32,
         delay_ns: u64,
     },
-    /// Nobody listens: ECONNREFUSED.
+    /// No listener: ECONNREFUSED.
     Refused,
     /// Nothing answers.
     Silence,
@@ -133,9 +133,9 @@ pub struct Disk {
     pub by_workers: bool,
     /// A device that breaks the rules: it answers 2 ms after it was asked, and executes later.
     pub answers_early: bool,
-    /// What would be left after a loss of power: flushed, or written with FUA.
+    /// Blocks that would be left after a loss of power: flushed, or written with FUA.
     pub durable: Option<Rc<RefCell<Vec<u8>>>>,
-    /// What was executed, with the bytes that were written; kept once a test asks for it.
+    /// Executed requests, with the bytes that were written; kept once a test asks for it.
     pub log: Rc<RefCell<Option<Vec<Executed>>>>,
 }
 

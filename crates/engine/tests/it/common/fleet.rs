@@ -189,7 +189,7 @@ impl Fleet {
         let host = self.hosts[core].clone();
         let end_ns = self.world.now_ns + limit_ns;
         loop {
-            // What was said before is heard, too.
+            // Earlier events are taken, too.
             while let Some(event) = { host.borrow_mut().poll_event() } {
                 if let HostEvent::Done(done) = event {
                     return Some(done.outcome);

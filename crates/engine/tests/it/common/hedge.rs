@@ -48,7 +48,7 @@ pub fn shape(rig: &mut Rig, port: u16, change: impl FnOnce(&mut shape::Config)) 
     rig.target_control(TargetControl::Shape(port, shape));
 }
 
-/// What the port has, and gets, stays there for so long.
+/// I/O that the port has, and gets, stays there for so long.
 pub fn stall(rig: &mut Rig, port: u16, ns: u64) {
     let until_ns = rig.world.now_ns + ns;
     shape(rig, port, |it| it.stall_until_ns = until_ns);
@@ -121,7 +121,7 @@ pub fn fail_reads(rig: &mut Rig, port: u16, status: Status) {
     fail(rig, port, Ops::READ, status);
 }
 
-/// What of these goes through a port fails with this status.
+/// Those of them that go through a port fail with this status.
 pub fn fail(rig: &mut Rig, port: u16, ops: Ops, status: Status) {
     let rule = ErrorRule {
         status,

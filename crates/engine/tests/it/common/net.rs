@@ -16,7 +16,7 @@ pub struct Conn {
     /// Received and not yet taken.
     pub inbox: VecDeque<u8>,
     pub blocked: bool,
-    /// What arrives is lost.
+    /// Arriving bytes are lost.
     pub mute: bool,
     /// When the last send is reported; a close waits for it.
     pub sent_ns: u64,
@@ -377,7 +377,7 @@ impl World {
         let Some(far_conn) = self.conn(far_node, far_number, far_life) else {
             return;
         };
-        // What was sent before a reset is lost with it.
+        // Bytes sent before a reset are lost with it.
         far_conn.closing |= !polite;
         let at_ns = (now_ns + delay_ns).max(far_conn.sent_ns).max(arrive_ns);
         let event = Event::Closed {

@@ -19,7 +19,7 @@ pub struct Patched {
     pub target: TargetEngine,
     /// Applied to each page of 4 KiB that goes out.
     pub page: Box<Change>,
-    /// What a Connect with this KATO, ms, is answered with instead.
+    /// Answer to a Connect with this KATO, ms, in place of the target's.
     pub refuse: Box<dyn FnMut(u32) -> Option<Status>>,
     /// KATO of each Connect that was answered.
     pub katos: Vec<u32>,

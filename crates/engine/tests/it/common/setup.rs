@@ -117,7 +117,7 @@ pub struct Rig {
     pub host: Rc<RefCell<HostCore>>,
     pub target: Rc<RefCell<TargetEngine>>,
     pub disk: Disk,
-    /// What the host told, but for ends of I/Os.
+    /// Events of the host, but for ends of I/Os.
     pub events: Vec<HostEvent>,
     /// Ends of I/Os that no load took.
     pub done: Vec<IoDone>,
@@ -309,7 +309,7 @@ pub fn ready_of(events: &[HostEvent], volume: u16) -> Option<VolumeInfo> {
     })
 }
 
-/// What core 0 had to tell the others.
+/// News of core 0 for the others.
 pub fn published(events: &[HostEvent]) -> Vec<PathNews> {
     let news = events.iter().filter_map(|event| match event {
         HostEvent::Publish(news) => Some(news.clone()),

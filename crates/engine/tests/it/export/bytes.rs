@@ -2,8 +2,8 @@
 //!
 //! NBD says nothing of the order of requests that are in flight together, so a byte may have the
 //! value of any change that no other one replaced: one that was sent after its end and had ended
-//! before the reading began. What must never be is a byte that no such change put there, which is
-//! what a merge with what was there before would do.
+//! before the reading began. An outcome that must never be is a byte that no such change put there,
+//! which is what a merge with what was there before would do.
 use super::common::{MS, SECOND, TARGET};
 use super::rig::{Plain, Reply, Rig, Setup, config};
 use nbd::wire::{cmd, flag};
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 const AREA: u64 = 3 * 4096;
 const FIRST: u64 = 2 * 4096;
 
-/// What one connection does.
+/// One connection's requests.
 #[derive(Clone, Copy, Debug)]
 struct Act {
     who: usize,
@@ -76,14 +76,14 @@ impl Model {
     /// Whether a byte may have `value` for somebody who looked from `since` to `until`.
     fn may_be(&self, at: u64, value: u8, since: usize, until: usize) -> bool {
         let here = || self.0.iter().filter(move |c| (c.from..c.end).contains(&at));
-        // What was there at the beginning is replaced as any other.
+        // Bytes that were there at the beginning are replaced as any other.
         let replaced = |over: usize| here().any(|next| next.sent > over && next.over < since);
         (value == 0 && !here().any(|next| next.over < since))
             || here().any(|c| c.value == value && c.sent < until && !replaced(c.over))
     }
 
-    /// What may be durable once `fua` is: itself, or what was not over when it was sent. That
-    /// another one has replaced it since says nothing, as that one need not be durable.
+    /// Changes that may be durable once `fua` is: itself, or one that was not over when it was
+    /// sent. That another one has replaced it since says nothing, as that one need not be durable.
     fn durable(&self, fua: &Change, bytes: &[u8]) -> Result<(), String> {
         let late = || self.0.iter().filter(|c| c.over >= fua.sent);
         for (at, &value) in (fua.from..).zip(bytes) {

@@ -31,7 +31,7 @@ pub struct Client {
     /// Why its session gave up.
     pub failed: Option<Error>,
     pub closed: Option<Closed>,
-    /// What a raw one was told.
+    /// Bytes that a raw one received.
     pub said: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! What a client is told when something can't be.
+//! Errors that a client gets when something can't be.
 use super::common::{BLOCKS, MS, SECOND};
 use super::rig::{Rig, Setup, VOLUME, config};
 use engine::export::ExportControl;
@@ -163,7 +163,7 @@ fn t33_a_client_of_a_shrunk_volume_keeps_its_size_and_hears_what_is_gone() {
     assert_eq!(rig.read(client, gone, 4096), vec![1; 4096]);
 }
 
-/// What is in flight at a stop ends well; what comes after it is told why not.
+/// A request in flight at a stop ends well; one that comes after it is told why not.
 #[test]
 fn at_a_stop_new_requests_are_refused_and_old_ones_end() {
     let mut rig = Rig::ready(Setup::default());

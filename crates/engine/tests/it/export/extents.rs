@@ -280,7 +280,7 @@ fn controller_that_never_says_delays_nothing_and_all_is_data() {
     assert!(rig.world.now_ns < begun_ns + SECOND);
 }
 
-/// What was asked over a path that is lost is data at once.
+/// A range asked for over a path that is lost is data at once.
 #[test]
 fn question_ends_with_its_path() {
     let (mut rig, conn) = silent();

@@ -6,7 +6,7 @@ use engine::host::Recovery;
 use nbd::wire::cmd;
 use nbd::{Kind, Request};
 
-/// What a block holds where only its first 100 bytes are 1.
+/// Content of a block where only its first 100 bytes are 1.
 fn around(rest: u8) -> Vec<u8> {
     let mut block = vec![rest; 4096];
     block[..100].fill(1);

@@ -1,4 +1,4 @@
-//! What clients take of an engine's memory beside payload, whatever they say, ask for and leave
+//! Memory that clients take of an engine beside payload, whatever they say, ask for and leave
 //! lying: no more than docs/security.md says.
 use super::common::{MS, NoMemory, SECOND, host_config, volume};
 use super::rig::{Plain, offer};
@@ -209,7 +209,7 @@ impl Hand {
     }
 }
 
-/// What a client does: it says the first words and takes the answers, then the others; and what it
+/// Words of a client: it says the first and takes the answers, then the others; and what it
 /// may take, bytes.
 struct Course {
     name: &'static str,
@@ -313,7 +313,7 @@ fn greedy() -> Vec<Course> {
     ]
 }
 
-/// What a client says that may ask for Block Status.
+/// Handshake of a client that may ask for Block Status.
 fn hello_with_context() -> Vec<u8> {
     let (name, query) = (&b"\0\0\0\x02v0"[..], &b"\0\0\0\x0fbase:allocation"[..]);
     let queries = [name, &1_u32.to_be_bytes(), query].concat();

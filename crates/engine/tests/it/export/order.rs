@@ -54,7 +54,7 @@ fn t09_writes_beside_an_orphaned_one_do_not_wait() {
     assert!(rig.world.now_ns - begun_ns < SECOND);
 }
 
-/// What of a broken connection waits behind another change and was not begun is dropped.
+/// A request of a broken connection that waits behind another change and was not begun is dropped.
 #[test]
 fn t09_a_waiting_write_goes_with_its_connection() {
     let mut rig = Rig::ready(Setup::default());

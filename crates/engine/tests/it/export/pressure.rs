@@ -145,7 +145,7 @@ fn t06_the_line_for_slots_is_bounded_whoever_comes_and_goes() {
     rig.at_rest();
 }
 
-/// What a client that stops in the middle of a write of `len` bytes has said.
+/// Bytes sent by a client that stops in the middle of a write of `len` bytes.
 fn half_a_write(rig: &mut Rig, len: u32) -> Plain {
     let mut plain = rig.connect_plain();
     let mut bytes = plain.request(nbd::wire::cmd::WRITE, 0, 1, (0, len));
@@ -273,8 +273,8 @@ fn stalled_clients_cannot_keep_others_from_going_on() {
     assert_eq!(rig.lines().len(), 3);
 }
 
-/// What is kept for those who move: who was busy before others took all else doesn't wait, and who
-/// comes later waits only until it has shown that it moves.
+/// Memory is kept for clients that move data: one that was busy before others took all else doesn't
+/// wait, and one that comes later waits only until it has shown that it moves.
 #[test]
 fn who_moves_goes_on_beside_clients_that_have_all_memory_and_move_nothing() {
     let mut setup = Setup::default().with_volume(64);

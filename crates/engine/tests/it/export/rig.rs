@@ -19,7 +19,7 @@ use std::rc::Rc;
 pub const CLIENTS: usize = 2;
 pub const VOLUME: u64 = BLOCKS * BLOCK as u64;
 
-/// What differs from test to test.
+/// Settings that differ from test to test.
 pub struct Setup {
     pub host: HostConfig,
     pub target: TargetConfig,
@@ -206,7 +206,7 @@ impl Rig {
         self.clients.borrow_mut().submit(conn, request, data);
     }
 
-    /// What has ended of a client.
+    /// Requests of a client that have ended.
     pub fn ended(&self, conn: usize) -> Vec<Ended> {
         self.clients.borrow_mut().all[conn]
             .ended
@@ -266,7 +266,7 @@ impl Rig {
             .count()
     }
 
-    /// Nobody is connected and no memory is held.
+    /// No client is connected and no memory is held.
     pub fn at_rest(&self) {
         let engine = self.engine.borrow();
         assert_eq!(engine.counters(0).clients, 0);

@@ -1,4 +1,4 @@
-//! Who is told that acknowledged writes may be lost with a controller's cache (T13).
+//! Clients that are told that acknowledged writes may be lost with a controller's cache (T13).
 use super::common::*;
 use super::rig::{Rig, Setup, config};
 use engine::export::ExportControl;

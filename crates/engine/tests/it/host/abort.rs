@@ -217,7 +217,7 @@ fn t12_several_are_aborted_and_many_are_not() {
     }
 }
 
-/// What comes when: the answer to the Abort first or the command's own end, the answer lost, the
+/// Orders of events: the answer to the Abort first or the command's own end, the answer lost, the
 /// path lost between them. Whatever does, no write is lost and nothing is counted twice (T41).
 #[test]
 fn t09_t11_t12_t41_hanging_commands_of_all_kinds_lose_nothing() {

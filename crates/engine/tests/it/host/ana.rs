@@ -150,7 +150,7 @@ fn t26_persistent_loss_takes_no_io_until_the_state_changes_and_loses_no_path() {
     fleet.finish();
 }
 
-/// What one core is told is asked of the controller although core 0's own queue isn't open yet.
+/// A controller is asked about news of one core although core 0's own queue isn't open yet.
 #[test]
 fn t26_a_doubt_of_a_core_is_heard_while_core_0_is_still_connecting() {
     // Core 0 is live after the answer has come, or before.
@@ -245,7 +245,7 @@ fn fill(fleet: &mut Fleet, core: usize) -> u64 {
         .unwrap()
 }
 
-/// What tells that a path may be used again needs no slot, no path and no I/O of the volume.
+/// The probe by which a path may be used again needs no slot, no path and no I/O of the volume.
 #[test]
 fn t28_events_are_heard_while_every_slot_of_a_core_waits_for_a_path() {
     let mut fleet = Fleet::new(2, 2, target(2));

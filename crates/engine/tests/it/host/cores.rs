@@ -19,7 +19,7 @@ struct Cores {
     rig: Rig,
     other: Rc<RefCell<HostCore>>,
     other_node: usize,
-    /// What core 1 told.
+    /// Events of core 1.
     events: Vec<HostEvent>,
     done: Vec<IoDone>,
     passed_on: usize,
@@ -114,7 +114,8 @@ fn every_core_has_its_own_queue_and_only_core_0_an_admin_connection() {
     assert!(!none, "only core 0 publishes");
 }
 
-/// What two cores show each other, and what a third of their node measured of reads by path, ns.
+/// Measurements that two cores show each other, and those of a third of their node of reads by
+/// path, ns.
 #[derive(Default)]
 struct Board {
     counts: [u32; 2],

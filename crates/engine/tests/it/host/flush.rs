@@ -1,4 +1,4 @@
-//! What a flush covers, and what holds it up (T13).
+//! Writes that a flush covers, and reasons for it to wait (T13).
 
 use crate::common::hedge::fail_reads;
 use crate::common::*;
@@ -137,7 +137,7 @@ fn t13_a_controller_that_is_gone_after_an_unclean_stop_fails_one_flush_if_it_may
     assert_ne!(rig.one(&flush(2), 10 * SECOND).outcome, Outcome::Done);
     assert!(rig.world.now_ns >= start_ns + 5 * SECOND);
     assert_eq!(rig.one(&flush(2), 10 * MS).outcome, Outcome::Done);
-    // Nobody knows what it did with its cache meanwhile.
+    // Its cache meanwhile is unknown.
     rig.world.nodes[HOST].addresses[1] = rig.world.nodes[HOST].addresses[0];
     let host = rig.host.clone();
     let back = || host.borrow().path_state(0, P1) == PathState::Live;

@@ -92,7 +92,7 @@ fn t13_a_flush_waits_for_a_path_whose_queue_has_failed_while_its_sends_are_still
     rig.world.pass(10 * MS);
     rig.world.inject_queue(HOST, 0, &[0xff; 64]);
     rig.world.pass(MS);
-    // What finds the queue over takes the path out of the choice.
+    // A command that finds the queue over takes the path out of the choice.
     (8..10).for_each(|n| rig.submit(&large(n)).unwrap());
     assert_eq!(state(&rig, P0), PathState::Live, "nothing was told yet");
     assert!(rig.host.borrow().path_hindrance(0, P0).is_some());

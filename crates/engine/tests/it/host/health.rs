@@ -99,7 +99,7 @@ fn load(rig: &mut Rig, depth: u64, bytes: u32, for_ns: u64) -> [u64; 2] {
         world.now_ns >= until_ns
     });
     assert_eq!(load.errors(), 0, "{:?}", load.outcomes);
-    // What is under way ends.
+    // All I/O under way ends.
     load.total = load.started;
     rig.load(&mut load, 30 * SECOND);
     assert_eq!(load.errors(), 0, "{:?}", load.outcomes);
@@ -321,7 +321,7 @@ fn a_relapse_keeps_a_path_out_by_what_it_cost() {
         load(&mut rig, 8, BLOCK, 100 * MS);
     }
     let [first_ns, second_ns, third_ns] = out;
-    // What it had was taken back after 0.4 s, the silence.
+    // Its I/O was taken back after 0.4 s, the silence.
     assert!(first_ns < 5 * SECOND, "{out:?}");
     let range = 10 * SECOND..20 * SECOND;
     assert!(range.contains(&second_ns), "{out:?}");

@@ -462,7 +462,7 @@ fn t10_whatever_happens_a_buffer_that_was_handed_back_is_never_written_to() {
         });
         rig.world.piece_max = [100, 3000, 20_000][random.below(3) as usize];
         rig.world.sent_delay_ns = [0, 100_000, 3 * MS][random.below(3) as usize];
-        // What each buffer is read for; `None`: it is its caller's, who has written to it.
+        // Purpose of the read into each buffer; `None`: it is its caller's, who has written to it.
         let mut reads = vec![None; depth as usize];
         for slot in 0..depth {
             buffer(&mut rig, slot, bytes).fill(0xee);

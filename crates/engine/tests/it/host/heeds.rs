@@ -1,5 +1,5 @@
-//! What a controller says of itself, and the engine heeds. Our target says none of it: core 1 is
-//! told that it did.
+//! Limits that a controller reports, and the engine heeds. Our target reports none of them: core 1
+//! is told that it did.
 
 use crate::common::*;
 use engine::Machine;

@@ -287,7 +287,8 @@ fn renewal_on_one_core_is_told_as_such() {
     assert!(fleet.run(60 * SECOND, told), "{:?}", fleet.events);
 }
 
-/// What another core connects anew is held against no path; what it loses again and again is.
+/// A path that another core connects anew is held against no path; one that it loses again and
+/// again is.
 #[test]
 fn renewals_on_another_core_are_no_losses() {
     for renewal in [true, false] {
@@ -438,7 +439,8 @@ fn device_errors_are_counted_and_said() {
         }
         let errors = rig.host.borrow().counters(0, P0).device_errors;
         assert!(errors > 10, "{status}: {errors}");
-        // What may pass is compared: the other path has none of it. What is about the data is not.
+        // An error that may pass is compared: the other path has none of it. One about the data is
+        // not.
         let times = rig.host.borrow().path_report(0, P0, 0).health.tally.times;
         assert_eq!(times > 0, status == Status::INTERNAL_ERROR, "{status}");
         let now_ns = rig.world.now_ns;

@@ -1,4 +1,4 @@
-//! What a volume does about failing paths, changed while it runs.
+//! Rules of a volume for failing paths, changed while it runs.
 
 use crate::common::*;
 use engine::host::{HostControl, HostEvent, PathState, Recovery, WriteFailover};

@@ -134,7 +134,8 @@ fn t13_one_that_has_flushed_and_is_then_lost_on_another_core_fails_no_flush() {
     }
 }
 
-/// What an engine before this one left in a controller's cache any core's flush covers: for all.
+/// Writes that an engine before this one left in a controller's cache any core's flush covers: for
+/// all.
 #[test]
 fn t13_what_one_core_has_flushed_of_an_engine_before_is_in_doubt_on_no_core() {
     for core in 0..3 {
@@ -217,7 +218,7 @@ fn t13_what_left_unflushed_before_a_stop_is_the_next_engines_to_flush() {
     }
 }
 
-/// What can't be placed any more does not use up the time to drain.
+/// An I/O that can't be placed any more does not use up the time to drain.
 #[test]
 fn t09_a_stop_while_a_volume_leaves_by_force_waits_for_its_held_writes_and_no_longer() {
     for cores in 1..=2 {

@@ -298,7 +298,7 @@ fn t13_a_flush_that_fails_after_its_path_was_given_up_is_told_to_those_that_wait
         assert_eq!(rig.end(is_flush, Err(DeviceError::Os(errno))), 1);
         assert_ne!(rig.ended(9).unwrap().1, Outcome::Done, "{errno}");
         assert!(rig.told.is_empty(), "there is one core");
-        // What comes now covers nothing of that.
+        // A flush that comes now covers none of those writes.
         rig.hangs = false;
         rig.may_be_asked();
         rig.submit(IoOp::Flush, 10);

@@ -65,7 +65,7 @@ fn t09_no_queue_is_opened_before_the_bound_is_marked() {
     assert_eq!((marks(&rig), rig.world.connections(HOST)), (before, 4));
 }
 
-/// What the engine has asked for last.
+/// The mark that the engine has asked for last.
 fn asked(rig: &Rig) -> Option<Mark> {
     rig.events.iter().rev().find_map(|event| match event {
         HostEvent::Mark(mark) => Some(mark.clone()),
@@ -73,7 +73,7 @@ fn asked(rig: &Rig) -> Option<Mark> {
     })
 }
 
-/// What the engine says that the volume is.
+/// The namespace that the engine opened as the volume.
 fn opened(rig: &Rig) -> Option<Namespace> {
     rig.events.iter().find_map(|event| match event {
         HostEvent::Opened(0, SERIAL, namespace) => Some((**namespace).clone()),
@@ -99,7 +99,7 @@ fn refused(rig: &Rig) -> Option<Option<String>> {
     })
 }
 
-/// What is kept for a path that asks ends with it, and a volume is nothing that was only asked for.
+/// State kept for a path that asks ends with it, and a volume is nothing that was only asked for.
 #[test]
 fn t09_path_lost_while_it_waits_leaves_no_mark() {
     let mut rig = Rig::new(config(|it| it.marks = Some(SERIAL)), target_config(2));
@@ -276,7 +276,7 @@ fn t13_a_loss_that_nobody_was_told_is_told_by_the_engine_after() {
     assert_eq!(rig.one(&flush, SECOND).outcome, Outcome::PathError);
     assert_eq!(losses(&mut rig), [false]);
     assert_eq!(rig.one(&flush, SECOND).outcome, Outcome::Done);
-    // Whoever asked for it had gone.
+    // The client that asked for it had gone.
     rig.host.borrow_mut().flush_failed_for(0, false);
     assert_eq!(losses(&mut rig), [true]);
 }

@@ -185,7 +185,7 @@ fn two_controllers_of_a_namespace_share_its_io_and_one_that_vanishes_loses_none(
             .filter(move |it| it.device == LocalDevice(device))
     };
     assert_eq!((of(0).count(), of(1).count()), (4, 4));
-    // What the driver had is ended, then it knows the device no more.
+    // Requests that the driver had are ended, then it knows the device no more.
     let first = rig
         .asked
         .iter()

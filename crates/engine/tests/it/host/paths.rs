@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 const P0: PathIndex = PathIndex(0);
 const P1: PathIndex = PathIndex(1);
-/// What a change of path `path` of volume 0 says when it was made.
+/// Message of a change of path `path` of volume 0 when it was made.
 fn made(path: PathIndex) -> Answer {
     Ok(Changed {
         volume: 0,
@@ -459,7 +459,7 @@ fn t13_a_flush_before_leaving_that_comes_late_does_not_count_for_a_later_one() {
     pass(&mut fleet, 200 * MS);
     let why = fleet.answers.remove(0).1.unwrap_err();
     assert!(why.contains("didn't flush"), "{why}");
-    // What is written now isn't covered by the flush that is still under way.
+    // A write of now isn't covered by the flush that is still under way.
     fleet.world.nodes[TARGET].disks[0].delay_ns = 0;
     writes(&mut fleet, 8);
     fleet.world.nodes[TARGET].disks[0].delay_ns = 3 * SECOND;

@@ -102,7 +102,7 @@ fn t13_path_without_a_queue_of_core_0_is_flushed_before_it_leaves() {
     assert_eq!(warned(&it, "never flushed"), 0, "{:?}", it.events);
 }
 
-/// What ANA closes serves nobody, also where another core has its queue.
+/// A path that ANA closes serves no core, also where another core has its queue.
 #[test]
 fn volume_whose_paths_ana_closes_is_out_on_every_core() {
     let mut it = fleet(2, 1, 2);

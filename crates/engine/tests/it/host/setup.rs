@@ -96,7 +96,7 @@ fn t31_another_namespace_is_refused() {
     assert!(line.contains("NGUID"), "{line}");
 }
 
-/// Whoever connects first.
+/// The path that connects first decides.
 #[test]
 fn t31_of_unequal_namespaces_at_the_start_that_of_the_first_path_is_the_volumes() {
     for slow in 0..2 {

@@ -16,7 +16,7 @@ fn rig(paths: u32, shift: u8) -> Rig {
     rig_of(paths, |_, target| carry(target, shift))
 }
 
-/// What the target's disk executed since the last call.
+/// Requests that the target's disk executed since the last call.
 fn executed(rig: &Rig) -> Vec<(DeviceOp, u64, u64)> {
     let log = rig.disk.log.replace(Some(Vec::new())).unwrap_or_default();
     let of = |it: &engine::DeviceRequest| (it.op, it.offset, it.length);

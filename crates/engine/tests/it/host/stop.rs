@@ -129,7 +129,7 @@ fn unflushed(change: impl FnOnce(&mut Recovery)) -> Rig {
     rig
 }
 
-/// What was said of writes that no flush has covered.
+/// Messages about writes that no flush has covered.
 fn said(rig: &Rig) -> Vec<&str> {
     let events = rig.events.iter();
     let those = events.filter_map(|event| match event {

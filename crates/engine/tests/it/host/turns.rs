@@ -14,7 +14,7 @@ fn path_of(rig: &Rig, paths: u8) -> Option<u32> {
     path.map(u32::from)
 }
 
-/// What block 0 holds: the version.
+/// Content of block 0: the version.
 fn version(rig: &Rig) -> Option<u64> {
     let mut want = vec![0; 4096];
     let holds = |want: &[u8]| rig.disk.bytes.borrow()[..4096] == *want;

@@ -188,7 +188,7 @@ fn restoring(path: PathIndex, wait_ns: u64) -> HostControl {
     }
 }
 
-/// What the last change was refused with.
+/// Message with which the last change was refused.
 fn answer(rig: &mut Rig) -> String {
     rig.poll();
     let mut answers = rig.events.iter().filter_map(|event| match event {

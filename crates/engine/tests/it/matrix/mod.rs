@@ -40,7 +40,7 @@ const DEVICES: [(Below, &str); 5] = [
     (Below::MirrorOfPaths, "mirror of multipath legs"),
 ];
 
-/// What a cell comes to.
+/// Result of a cell.
 pub enum Cell {
     /// This was checked.
     Checked(fn(Front, Below)),
@@ -51,7 +51,7 @@ pub enum Cell {
 /// An operation of the table.
 struct Operation {
     name: &'static str,
-    /// What its cells check.
+    /// The property that its cells check.
     checks: &'static str,
     cell: fn(Front, Below) -> Cell,
     /// Tests of the same with hardware queues: module and name in crates/broker/tests/it.

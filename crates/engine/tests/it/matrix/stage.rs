@@ -144,7 +144,7 @@ impl Stage {
         }
     }
 
-    /// What has reached a leg since then, but for what a mirror keeps there itself; offsets are
+    /// Requests that have reached a leg since then, but for those of a mirror itself; offsets are
     /// those of the device.
     pub fn reached(&self, leg: usize) -> Vec<DeviceRequest> {
         let log = self.disks()[leg].log.borrow();

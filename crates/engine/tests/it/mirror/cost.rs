@@ -1,4 +1,4 @@
-//! What an I/O of a mirror costs: no allocation.
+//! Cost of an I/O of a mirror: no allocation.
 use super::common::{Arena, Disk};
 use super::made::mirrors;
 use super::rig::{configured, io, made};

@@ -6,7 +6,7 @@ use engine::mirror::LegStatus;
 use multipath::Outcome;
 
 const WRITE: IoOp = IoOp::Write { fua: false };
-/// What a slow leg takes for each request, one after the other.
+/// Time of a slow leg for each request, one after the other.
 const SERVICE: u64 = 50 * MS;
 /// Outstanding: six seconds of work, and the lease is ten.
 const USERS: u64 = 120;
@@ -94,7 +94,7 @@ fn t54_reads_of_a_hung_leg_all_go_to_it() {
     // The windows are small by then.
     (0..USERS).for_each(|block| rig.submit(&io(IoOp::Read, block)));
     rig.until(20 * SECOND, |rig| rig.done.len() == USERS as usize);
-    // What the device has of it ends after 30 s, all at once.
+    // Its requests on the device end after 30 s, all at once.
     rig.disk(0).delay_ns = 30 * SECOND;
     rig.disk(0).busy_until_ns = None;
     rig.done.clear();

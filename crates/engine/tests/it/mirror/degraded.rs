@@ -17,14 +17,14 @@ const GONE: DeviceError = DeviceError::Os(19);
 #[derive(Clone, Copy, Default)]
 struct Host {
     record: Option<Record>,
-    /// What it kept before the lineage that it has.
+    /// Record that it kept before the lineage that it has.
     before: Option<Record>,
     /// The record can't be written.
     is_full: bool,
 }
 
 impl Host {
-    /// What the next start finds.
+    /// Evidence for the next start.
     fn evidence(self) -> Evidence {
         self.record.map_or(Evidence::None, Evidence::Record)
     }
@@ -125,7 +125,7 @@ fn unreachable(disk: &Disk) -> Disk {
     disk
 }
 
-/// What is left of a disk when its host is killed: what it has executed.
+/// State of a disk after its host is killed: what it has executed.
 fn left(disk: &Disk) -> Disk {
     let bytes = disk.bytes.borrow().clone();
     let mut left = disk.clone();

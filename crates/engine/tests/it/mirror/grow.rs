@@ -9,7 +9,7 @@ const LARGER: u64 = 2 * LEG_BYTES;
 
 /// The disks become larger.
 fn enlarge(disks: &[Disk]) {
-    // What was there before anybody cared.
+    // Bytes that were there before any write.
     for (byte, disk) in (0x50..).zip(disks) {
         disk.bytes.borrow_mut().resize(LARGER as usize, byte);
         if let Some(durable) = &disk.durable {
@@ -67,7 +67,7 @@ fn t33_it_becomes_as_large_as_its_legs_and_says_so() {
     };
     assert!(rig.events.iter().any(resized));
     assert_eq!(rig.write(last, 7), Outcome::Done);
-    // What legs had there differently is read as one thing, again and again.
+    // Blocks that differ between legs are read as one thing, again and again.
     let other = rig.one(&io(IoOp::Read, last - 1));
     assert_eq!(other, Outcome::Done);
     rig.until(60 * SECOND, |rig| rig.report().resync.is_none());

@@ -245,7 +245,7 @@ fn t10_of_several_writes_that_a_leg_still_has_each_gives_its_memory_back_when_it
     for left in (0..4_u64).rev() {
         let whole = (left + 1) * u64::from(BYTES);
         assert_eq!(offered.used(), whole, "{left}");
-        // Who comes meanwhile has other memory, and gives it back at once.
+        // A client that comes meanwhile has other memory, and gives it back at once.
         assert!(offered.write(conn, 0x33, BYTES));
         assert_eq!(offered.used(), whole, "{left}");
         let until_ns = begun_ns + (9 - left) * SECOND + 100 * MS;

@@ -55,7 +55,7 @@ fn is_whole(rig: &Rig) -> bool {
     rig.statuses() == [LegStatus::InSync; 2]
 }
 
-/// What was asked of a leg's data in larger pieces than users have: whether it was a hole, and
+/// Requests for a leg's data in larger pieces than users have: whether it was a hole, and
 /// first and last KiB of the mirror.
 fn copied(disk: &Disk) -> Vec<(bool, u64, u64)> {
     let log = disk.log.borrow();

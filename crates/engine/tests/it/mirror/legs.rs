@@ -248,7 +248,7 @@ fn t45_of_the_last_leg_what_was_cut_off_is_an_error_and_the_rest_is_there() {
     let is_cut = leg.is_cut_and_last();
     let why = leg.why.unwrap_or_default();
     assert!(is_cut && why.contains("cut short"), "{why}");
-    // What is left is copied, and of the rest is said that nobody has it.
+    // Good blocks are copied, and those that no leg has are reported.
     rig.order_leg(1, LegOrder::Return);
     let lacks = |rig: &Rig| rig.report().legs[1].facts.map(|it| (it.lacks, it.stuck));
     rig.until(60 * SECOND, |rig| lacks(rig) == Some((1, 1)));

@@ -105,7 +105,7 @@ fn a_leg_that_is_not_there_is_removed_with_its_place_and_another_one_has_its_num
     rig.until(5 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
     rig.order(super::rig::add(2));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
-    // Who was removed is there again, and says nothing for the one that has its number.
+    // A leg that was removed is there again, and says nothing for the one that has its number.
     rig.disk(1).error = None;
     rig.run(120 * SECOND, |_| false);
     assert_eq!(rig.statuses(), [LegStatus::InSync; 2]);

@@ -63,7 +63,7 @@ pub fn say(disks: &[Disk], what: impl Fn(Superblock) -> Superblock) {
     }
 }
 
-/// What a leg's superblocks say.
+/// Superblock that a leg's copies show.
 pub fn superblock(disk: &Disk) -> Chosen {
     let bytes = disk.bytes.borrow();
     let copy = |copy: usize| &bytes[COPIES_AT[copy] as usize..][..4096];
@@ -224,7 +224,7 @@ impl Rig {
         self.report().legs.iter().map(|leg| leg.status).collect()
     }
 
-    /// What was said of the mirror.
+    /// Messages about the mirror.
     pub fn lines(&self) -> Vec<String> {
         let line = |event: &HostEvent| match event {
             HostEvent::Failed(_, line) | HostEvent::Warning(_, line) => Some(line.clone()),

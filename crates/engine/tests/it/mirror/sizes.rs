@@ -107,7 +107,7 @@ fn t50_what_the_last_leg_lost_fails_until_accepted() {
     assert!(superblock(&disks[0]).superblock.cut_at > 0);
     let mut rig = Rig::ready(&disks);
     is_cut(&mut rig);
-    // What is left is copied to the other leg, and no zeroes are.
+    // Data that is left is copied to the other leg, and no zeroes are.
     rig.order_leg(1, LegOrder::Return);
     rig.until(60 * SECOND, |rig| {
         let facts = rig.report().legs[1].facts;
@@ -345,7 +345,7 @@ fn a_mirror_of_another_name_is_refused_until_accepted() {
     rig.order(WITHOUT);
     rig.run(60 * SECOND, |_| false);
     assert!(refused(&rig) && superblock(&disks[0]).superblock.name == name);
-    // What was accepted and taken back is not kept.
+    // An order that was accepted and taken back is not kept.
     rig.order(MirrorOrder::AcceptName(true));
     rig.order(MirrorOrder::AcceptName(false));
     rig.run(60 * SECOND, |_| false);

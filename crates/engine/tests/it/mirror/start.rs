@@ -284,7 +284,7 @@ fn t48_whoever_is_overtaken_by_one_that_has_ended_stops_too() {
         let mut rig = shared(&disks);
         rig.until(60 * SECOND, Rig::is_ready);
         assert_eq!(rig.write(0, 1), Outcome::Done);
-        // Who had it meanwhile can't be told any more.
+        // The owner in between can't be told any more.
         said_of(&disks, None);
         rig.run(10 * SECOND, |_| false);
         assert!(matches!(rig.report().state, MirrorState::Failed(_)));

@@ -102,7 +102,7 @@ fn compare_of_bytes_that_cannot_be_read_says_so() {
     let conn = hand.queue(0, 64);
     let data = vec![0; COMPARE_BYTES as usize + 4096];
     hand.hold_device = true;
-    // What was read before differs as little as what follows, which is not known.
+    // Blocks that were read before differ as little as those that follow, which are not known.
     compare(&mut hand, conn, &data);
     hand.answer_device();
     hand.device_error = Some(DeviceError::Os(5));

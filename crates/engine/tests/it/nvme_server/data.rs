@@ -1,4 +1,4 @@
-//! What a host reads, writes and makes durable, over each kind of device.
+//! Reads, writes and durability of a host over each kind of device.
 use super::common::{BLOCK, BLOCKS, HOST, MS, SECOND, io, tcp_path, volume};
 use super::rig::{Below, GUEST, Rig, Setup, add_namespace, local};
 use crate::mirror::rig::LEG_BYTES;
@@ -43,7 +43,7 @@ pub fn at(rig: &Rig, below: Below, block: u64) -> usize {
     (start + block * u64::from(BLOCK)) as usize
 }
 
-/// What would be left of a block after a loss of power, on each disk.
+/// Content of a block after a loss of power, on each disk.
 pub fn durable(rig: &Rig, below: Below, block: u64) -> Vec<u8> {
     let count = if below == Below::Mirror { 2 } else { 1 };
     let disks = rig.disks[..count].iter();

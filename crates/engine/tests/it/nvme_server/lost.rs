@@ -34,7 +34,7 @@ fn commands_wait_for_a_path_and_their_connection_lives() {
     let before = rig.world.connections(GUEST);
     rig.lose_paths();
     rig.until(SECOND, |rig| !is_accessible(rig));
-    // What comes now waits with the host, for an ANA state that lets it go.
+    // A command that comes now waits with the host, for an ANA state that lets it go.
     rig.submit(&write(1), 8);
     assert!(!rig.run(20 * SECOND, |rig| rig.has_ended(0) || rig.has_ended(1)));
     assert_eq!(rig.world.connections(GUEST), before);

@@ -118,7 +118,7 @@ fn t09_write_of_a_lost_connection_undoes_no_later_one() {
     }
 }
 
-/// What waits behind another change when its connection is lost is not begun.
+/// A command that waits behind another change when its connection is lost is not begun.
 #[test]
 fn t09_waiting_write_goes_with_its_connection() {
     let mut rig = Rig::ready(Setup::over(Below::Local));
@@ -154,7 +154,8 @@ fn used_by_hosts(rig: &Rig) -> u64 {
     used.sum()
 }
 
-/// What the device does not have ends with the connection: at once, not when its turn comes.
+/// A command that the device does not have ends with the connection: at once, not when its turn
+/// comes.
 #[test]
 fn commands_that_only_wait_end_with_their_connection() {
     for (io_max, first) in [(64, 0), (1, 0), (1, 1)] {

@@ -26,7 +26,7 @@ const NBD_ARENA: u64 = 68 << 20;
 /// Of two places for servers.
 const NVME_ARENA: u64 = 32 << 20;
 
-/// What the engine's devices are.
+/// Kinds of the engine's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Below {
     /// A volume over two paths to a target with a cache.
@@ -49,7 +49,7 @@ impl Below {
     }
 }
 
-/// What differs from test to test.
+/// Settings that differ from test to test.
 pub struct Setup {
     pub below: Below,
     /// Of the engine. Over a mirror, the volumes behind the first one are numbered behind the legs.
@@ -219,7 +219,7 @@ impl Rig {
         rig
     }
 
-    /// What the host knows of its volume, first.
+    /// The host's facts of its first volume.
     pub fn info(&self) -> Option<VolumeInfo> {
         super::common::ready_of(&self.guest_events, 0)
     }
@@ -458,7 +458,7 @@ pub fn core(
     core
 }
 
-/// What the engine's NVMe/TCP server is made of.
+/// Configuration of the engine's NVMe/TCP server.
 pub fn served(server: TargetConfig) -> NvmeConfig {
     NvmeConfig {
         subsystem: server.subsystem,

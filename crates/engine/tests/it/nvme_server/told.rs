@@ -1,4 +1,4 @@
-//! Who is told that acknowledged writes may be lost with a controller's cache (T13).
+//! Hosts that are told that acknowledged writes may be lost with a controller's cache (T13).
 use super::common::{Address, BLOCK, HOST, MS, P0, SECOND, io};
 use super::rig::{Below, GUEST, Rig, Setup};
 use engine::export::{ExportControl, ExportEvent};

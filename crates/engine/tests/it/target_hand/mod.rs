@@ -74,7 +74,7 @@ pub fn namespace(nsid: u32) -> NamespaceConfig {
     }
 }
 
-/// What a host got, and when.
+/// PDU that a host got, and when.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Got {
     IcResp(IcResp),
@@ -128,7 +128,7 @@ pub struct Hand<M = TargetEngine> {
     /// Requests wait in `at_device` until the test answers them.
     pub hold_device: bool,
     pub at_device: VecDeque<DeviceRequest>,
-    /// What every request is answered with.
+    /// Answer to every request.
     pub device_error: Option<DeviceError>,
     /// All requests there were.
     pub requests: Vec<DeviceRequest>,
@@ -384,7 +384,7 @@ impl<M: Machine> Hand<M> {
         self.settle();
     }
 
-    /// What was sent on a connection is reported, and what is sent thereupon.
+    /// Each sent PDU is reported, and so are those sent thereupon.
     pub fn report_sends(&mut self, conn: u32) {
         while let Some(at) = self.unsent.iter().position(|(of, _)| *of == conn) {
             let (_, cookie) = self.unsent.remove(at);
@@ -447,7 +447,7 @@ impl<M: Machine> Hand<M> {
         }
     }
 
-    /// What the reactor does after `Output::Close`.
+    /// Does as the reactor does after `Output::Close`.
     pub fn finish_close(&mut self, conn: u32) {
         assert!(self.wire(conn).closed.is_some());
         self.report_sends(conn);

@@ -21,7 +21,7 @@ fn abort(hand: &mut Hand, cid: u16) -> bool {
     cqe.result == 0
 }
 
-/// What the commands of a queue have ended with, in order.
+/// Statuses with which the commands of a queue have ended, in order.
 fn ends(hand: &mut Hand, queue: u32) -> Vec<(u16, Status)> {
     let done = hand.done(queue);
     done.into_iter()

@@ -281,7 +281,7 @@ fn more_connections_than_there_may_be_are_refused_and_the_rest_serves() {
     assert!(hand.accept(0).is_some());
 }
 
-/// What a hostile host may do.
+/// Moves of a hostile host.
 #[derive(Clone, Debug)]
 enum Move {
     Bytes(Vec<u8>),

@@ -315,7 +315,7 @@ fn t09_nothing_begins_after_a_target_slept_through_the_keep_alive_time() {
     over(hand, queue);
 }
 
-/// What the runtime asks directly before it starts a change.
+/// Question of the runtime before it starts a change.
 #[test]
 fn t49_a_change_starts_before_keep_alive_expires() {
     let mut hand = Hand::new(config(&[Config::default()]));

@@ -61,8 +61,8 @@ fn an_unshaped_port_answers_at_once_with_what_was_written() {
     assert_eq!((*of, bytes), (cid, &data));
 }
 
-/// A host by hand that takes one C2HData PDU for a read, as SPDK's does. What a host that doesn't
-/// read has asked for still takes no more than half of all buffers.
+/// A host by hand that takes one C2HData PDU for a read, as SPDK's does. A host that doesn't
+/// read, and asks for more, still takes no more than half of all buffers.
 #[test]
 fn each_read_is_one_data_pdu_within_the_buffers() {
     const LARGEST: u32 = 256;

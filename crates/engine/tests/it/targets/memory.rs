@@ -1,4 +1,4 @@
-//! What a target's connections take of memory beside payload: no more than docs/security.md says.
+//! Memory that a target's connections take beside payload: no more than docs/security.md says.
 
 use crate::target_hand::*;
 use engine::target::{TargetConfig, TargetEngine};

@@ -26,7 +26,7 @@ fn owner(run: u8) -> Owner {
     }
 }
 
-/// What becomes of it with these legs, of which those of `missing` are not there.
+/// Decision with these legs, of which those of `missing` are not there.
 fn decided(given: &[Superblock], missing: &[u8], evidence: Evidence) -> Decision {
     let given: Vec<_> = given.iter().copied().map(Ok).collect();
     decide(&given, missing, Permission::On, evidence, RUN)
@@ -264,7 +264,7 @@ fn missing_legs_are_told_apart_by_what_they_had() {
     assert_eq!(missing(&[Err(NoLeg::Missing)]), None);
 }
 
-/// What each rule is there for: without it the half of the tests above starts.
+/// Purpose of each rule: without it the half of the tests above starts.
 #[test]
 fn t14_planted_mistakes_start_an_old_half() {
     let (state, _) = stopped(2);

@@ -43,7 +43,7 @@ enum Mistake {
     OwnerForgotten,
 }
 
-/// What a host has beside the legs.
+/// State of a host beside the legs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Host {
     record: Option<Record>,
@@ -54,7 +54,7 @@ struct Host {
     waits: Option<Id>,
 }
 
-/// What is durable on a leg: of each region, the writes that it has, in order.
+/// Durable state of a leg: of each region, the writes that it has, in order.
 #[derive(Clone, Debug)]
 struct Disk {
     superblock: Superblock,
@@ -278,7 +278,7 @@ impl World {
         let _ = self.run(&assembly, present, host, true);
     }
 
-    /// What an assembly claims, against what was acknowledged.
+    /// Checks the claims of an assembly against acknowledged writes.
     fn check(&mut self, assembly: &Assembly, present: &[usize], wishes: Wishes) {
         let newest = self.disks[present[assembly.newest]].superblock;
         let within = |ack: &Ack, of: &Superblock| self.is_within(ack, of);
@@ -620,7 +620,7 @@ impl World {
         if !session.present.contains(&leg) {
             session.present.push(leg);
         }
-        // What it may have that nobody else has is copied too.
+        // A region that it alone may have is copied too.
         for region in 0..REGIONS {
             if self.disks[leg].intents[region] {
                 self.intend(session, region)?;

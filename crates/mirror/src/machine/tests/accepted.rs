@@ -1,4 +1,4 @@
-//! What the last leg in sync has lost, once a user accepts it (T50).
+//! Data that the last leg in sync has lost, once a user accepts it (T50).
 use super::super::super::assembly::tests::PLACE;
 use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, well};
@@ -45,7 +45,7 @@ fn is_copied(mirror: &mut Mirror, from_ms: u64) -> bool {
     blocks[(CUT_AT / BLOCK) as usize..].iter().all(|&it| it)
 }
 
-/// What leg 1 has there is older, and not what is used from now on.
+/// Data of leg 1 there is older, and not what is used from now on.
 #[test]
 fn t50_accepted_loss_is_copied_to_a_leg_that_returns() {
     let mut mirror = cut(0);

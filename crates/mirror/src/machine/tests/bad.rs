@@ -28,12 +28,12 @@ struct Rig {
     refuses: BTreeSet<(u8, u64)>,
     /// The same of parts of a unit.
     refused_bytes: Vec<(u8, Range)>,
-    /// What they can't read until it is written.
+    /// Blocks that they can't read until they are written.
     unreadable: BTreeSet<(u8, u64)>,
     buffers: Vec<Vec<u64>>,
     versions: BTreeMap<u32, u64>,
     version: u64,
-    /// What a read has found, and from which legs.
+    /// Findings of a read, and from which legs.
     found: Vec<(u64, u64)>,
     read_from: Legs,
     done: Vec<(u32, Outcome)>,
@@ -195,7 +195,7 @@ impl Rig {
         self.request(Request::Write(range, false))
     }
 
-    /// What is read there, if it can be.
+    /// Blocks that are read there, if they can be.
     fn read(&mut self, range: Range) -> Result<Vec<u64>, Outcome> {
         (self.found, self.read_from) = (Vec::new(), Legs::default());
         match self.request(Request::Read(range)) {
@@ -229,7 +229,7 @@ impl Rig {
         of.map(|it| (it.first, it.end())).collect()
     }
 
-    /// What each leg says is what the mirror goes by.
+    /// Each leg's superblock is what the mirror goes by.
     fn is_said(&self) {
         for leg in self.mirror.legs.in_sync().iter() {
             let committed = &self.mirror.legs[leg].committed;
@@ -443,7 +443,7 @@ fn t14_write_whose_only_copy_leaves_before_that_fails() {
     rig.run();
     assert_eq!(rig.outcome(io), Some(Outcome::MediaError));
     assert_eq!(rig.in_sync(), 1);
-    // What was there before is there.
+    // Earlier data is there.
     assert_eq!(rig.read(at(BAD, 1)), Ok(vec![1]));
     assert_eq!(rig.request(Request::Flush), Outcome::Done);
     assert!(rig.bad(1).is_empty());
@@ -512,7 +512,7 @@ fn write_that_all_legs_refuse_fails_and_all_stay() {
     assert_eq!(rig.write(at(BAD, 1)), Outcome::MediaError);
     rig.pass(2000);
     assert_eq!(rig.in_sync(), 2);
-    // What one of them has is what is read.
+    // Data that one of them has is what is read.
     let read = rig.read(at(BAD, 1)).unwrap();
     assert!(read == [before + 1], "{read:?}");
     rig.refuses.clear();
@@ -769,7 +769,7 @@ fn block_that_a_spare_has_is_bad_where_it_is_refused() {
     assert_eq!(rig.mirror.facts(2).unwrap().lacks, 1);
 }
 
-/// What the leg that is being rebuilt can't give is copied from the one that waits.
+/// A block that the leg that is being rebuilt can't give is copied from the one that waits.
 #[test]
 fn block_that_is_bad_on_a_spare_is_read_from_one_that_waits() {
     let mut rig = Rig::of(3);

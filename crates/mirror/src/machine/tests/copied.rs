@@ -9,7 +9,7 @@ const FIRST: Range = Range {
     end: BLOCK,
 };
 
-/// What is copied to this leg fails.
+/// Copies to this leg fail.
 fn fails(to: u8) -> impl FnMut(&Output, u8) -> Option<Outcome> {
     move |output, leg| {
         let written = matches!(output, Output::CopyWrite(..));

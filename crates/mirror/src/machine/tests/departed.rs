@@ -174,7 +174,7 @@ fn t10_a_copy_that_hangs_holds_up_no_write_and_keeps_its_buffer() {
     assert!(copied.len() == 8 && copied.iter().all(free), "{copied:?}");
 }
 
-/// What is to be copied, but for what legs have that hang: that is kept.
+/// Regions to be copied, but for those of legs that hang: they are kept.
 fn copy_but(mirror: &mut Mirror, now_ns: u64, hangs: Legs) -> Vec<Ticket> {
     let mut kept = Vec::new();
     while let Some(output) = mirror.poll_output(now_ns) {
@@ -233,7 +233,7 @@ fn a_check_ends_when_one_leg_is_left_and_says_so() {
     assert!(!mirror.is_checking(), "it has ended");
 }
 
-/// What a leg has lost it tells by one flush that fails: others that it was given behind it end
+/// A leg reports lost writes by one flush that fails: others that it was given behind it end
 /// well, and say nothing of what was acknowledged before (T13).
 #[test]
 fn t13_a_leg_that_failed_one_flush_is_stale_before_another_is_acknowledged() {

@@ -201,7 +201,7 @@ fn a_mend_whose_other_legs_have_left_says_nothing_is_lost() {
 #[test]
 fn reads_of_what_may_differ_fail_while_the_last_leg_cannot_be_written() {
     let mut mirror = written(Config::new(6));
-    // What a reservation left different.
+    // A difference left by a reservation.
     let write = Request::Write(Range::new(0, BLOCK), false);
     mirror.submit(write, 2 * MS).unwrap();
     let mut refuses = |output: &Output, leg: u8| match output {

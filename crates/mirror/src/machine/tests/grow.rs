@@ -14,7 +14,7 @@ fn sizes(mirror: &Mirror, more: u64) -> [u64; LEGS_MAX] {
     sizes
 }
 
-/// What was asked of legs, in its order: pages, superblocks, copies; what was told.
+/// Requests to legs, in their order: pages, superblocks, copies; and events.
 fn traced(mirror: &mut Mirror, now_ns: u64) -> Vec<&'static str> {
     let mut seen = Vec::new();
     run(mirror, now_ns, &mut |output, _| {

@@ -198,7 +198,7 @@ fn t48_without_a_lease_nothing_is_given_out_and_nothing_acknowledged() {
     assert_eq!(mirror.legs.in_sync(), Legs(3), "nobody has left");
 }
 
-/// What a leg would say if it was another owner's.
+/// Superblock of a leg if it was another owner's.
 fn of_another(mirror: &Mirror, leg: u8) -> Chosen {
     let mut superblock = mirror.legs[leg].committed;
     if let Some(owner) = &mut superblock.owner {
@@ -285,9 +285,9 @@ fn t09_t48_records_of_owners_before_that_come_late_over_both_copies_are_written_
     let (foreign, copies) = finds(&mut mirror, from - 1, 3 * INTERVAL);
     assert!(!foreign && copies.len() == 1, "{copies:?}");
     assert!(mirror.legs[1].committed.sequence > sequence);
-    // Whoever has read ours comes after us.
+    // A host that has read ours comes after us.
     assert!(finds(&mut mirror, from, 4 * INTERVAL).0);
-    // Nobody has anything on its way any more, or ever had.
+    // No request is on its way any more, or ever was.
     for hold_until_ns in [2 * INTERVAL, 0] {
         let (mut mirror, from) = taken_over(hold_until_ns);
         let sequence = from.saturating_sub(1);
@@ -316,7 +316,7 @@ fn t48_a_leg_without_a_lease_leaves_where_another_one_has_its_own() {
     let before = kept.len();
     let ended = pass(&mut mirror, (3 * INTERVAL, 4 * INTERVAL), hangs, &mut kept);
     assert_eq!((mirror.legs.in_sync(), kept.len()), (Legs::one(0), before));
-    // What it has is still under way; the write ends when that has.
+    // Its requests are still under way; the write ends when they have.
     assert!(ended.iter().all(|it| *it == (io, Outcome::Done)));
 }
 
@@ -453,7 +453,7 @@ fn a_mirror_that_only_this_host_reaches_has_no_lease() {
     assert_eq!(kept.len(), waits + 2, "both get it");
 }
 
-/// What the records of both legs say that we leave behind, ms.
+/// Times that the records of both legs say that we leave behind, ms.
 fn bounds(mirror: &Mirror) -> [u32; 2] {
     [0, 1].map(|leg| mirror.legs[leg].committed.owner.unwrap().bound_ms)
 }

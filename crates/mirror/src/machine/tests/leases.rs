@@ -200,7 +200,7 @@ fn t48_a_stop_ends_whose_pages_outlive_the_lease() {
     assert_eq!(stops(&mut mirror, times, Legs::default()), Some(false));
 }
 
-/// What fails after that is nobody's to say any more.
+/// A failure after that is nobody's to report any more.
 #[test]
 fn t48_a_stop_whose_lease_is_over_ends_where_heartbeats_fail() {
     let (mut mirror, mut heartbeats) = with_pages_beyond_the_lease();
@@ -242,7 +242,7 @@ fn t48_what_is_said_is_not_given_out_after_the_lease_either() {
     properties.set("policy", "soonest").unwrap();
     mirror.set_properties(properties, INTERVAL + MS);
     mirror.handle_timeout(INTERVAL + MS);
-    // Nobody takes it for long.
+    // No host takes it for long.
     let now_ns = 4 * INTERVAL;
     let mut heartbeats = Vec::new();
     while let Some(output) = mirror.poll_output(now_ns) {
@@ -312,7 +312,7 @@ fn without_leases(hung: &mut Vec<Output>, heartbeats: &mut Vec<Output>) -> (Mirr
     (mirror, ios.to_vec())
 }
 
-/// What the legs had is taken back.
+/// The legs' requests are taken back.
 fn take_back(mirror: &mut Mirror, hung: &[Output], now_ns: u64) {
     for output in hung {
         let ticket = output.ticket().unwrap();

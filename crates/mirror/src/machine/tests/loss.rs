@@ -193,13 +193,13 @@ fn t13_what_the_last_leg_gives_is_told_when_no_other_leg_comes_back_with_more() 
             true => assert_eq!(outcomes, [Outcome::Done]),
             false => assert_eq!(outcomes, [Outcome::PathError]),
         }
-        // Who left is stale now, or still may come back.
+        // A leg that left is stale now, or still may come back.
         let ended = read(&mut mirror, FIRST, 3000 * MS);
         assert_eq!(ended.len(), usize::from(can_be_said), "{ended:?}");
     }
 }
 
-/// What was copied to a leg that is alone then, and not flushed, could be gone again after it was
+/// Data copied to a leg that is alone then, and not flushed, could be gone again after it was
 /// read.
 #[test]
 fn t13_a_leg_alone_flushes_what_was_copied_to_it_before_it_is_read() {

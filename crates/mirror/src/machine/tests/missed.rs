@@ -82,7 +82,7 @@ fn a_blink_without_writes_lacks_nothing_of_another() {
     let facts = mirror.facts(2).unwrap();
     assert!(facts.in_sync && facts.lacks == 0, "{facts:?}");
     assert!(mirror.facts(1).unwrap().rebuilding, "the other goes on");
-    // What leg 1 lacks stays marked on the legs.
+    // Regions that leg 1 lacks stay marked on the legs.
     assert!(mirror.log.is_dirty(0));
 }
 
@@ -107,7 +107,7 @@ fn t13_a_leg_that_leaves_lacks_what_it_has_not_flushed() {
     assert!(rebuild.lacks(3) && rebuild.left() == 1, "{rebuild:?}");
 }
 
-/// What was copied to it is in no set until it is in sync.
+/// Data copied to it is in no set until it is in sync.
 #[test]
 fn a_leg_that_leaves_its_rebuild_lacks_what_it_had_missed() {
     let (mut mirror, copies) = one_is_rebuilt();
@@ -541,7 +541,7 @@ fn t50_a_leg_that_says_less_than_before_lacks_the_union() {
     assert!(mirror.legs[2].missed().is_none());
 }
 
-/// Ends what is asked; leg 0 can't read region `bad`. What was written on it, what is news, and
+/// Ends what is asked; leg 0 can't read region `bad`. Returns writes on it, events, and
 /// how reads of users ended.
 struct Seen {
     written: Vec<(u8, u64)>,

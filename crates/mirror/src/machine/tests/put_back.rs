@@ -96,7 +96,7 @@ fn heartbeats(
     now_ns
 }
 
-/// What a leg says that is as it should be.
+/// Superblock of a leg that is as it should be.
 fn as_said(mirror: &Mirror, leg: u8) -> Chosen {
     let said = mirror.legs[leg].committed;
     Chosen {
@@ -125,7 +125,7 @@ fn t50_beats_confirm_the_records_of_the_others() {
     let leg = &mirror.legs[0];
     let confirmed = mirror.confirmed_by(leg, &said);
     assert!(confirmed > before && confirmed < mirror.legs[1].committed.sequence);
-    // Who begins anew has read nothing yet, and says the same of the same legs.
+    // A leg that begins anew has read nothing yet, and says the same of the same legs.
     mirror.legs[1].confirmed = 0;
     mirror.legs[0].committed.confirmed = confirmed;
     let leg = &mirror.legs[0];

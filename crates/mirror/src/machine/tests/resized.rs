@@ -170,7 +170,7 @@ fn t50_a_rebuild_from_a_cut_leg_is_stuck() {
     assert!(facts.rebuilding && facts.is_stuck(), "{facts:?}");
 }
 
-/// What a leg's superblock says, as it is written.
+/// Superblock of a leg, as it is written.
 fn said(mirror: &Mirror, slot: u8) -> Superblock {
     mirror.legs[slot].committed
 }

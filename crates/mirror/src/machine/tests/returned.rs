@@ -106,7 +106,7 @@ fn a_leg_that_is_lost_before_it_has_returned_is_told_of_and_may_return_later() {
     assert!(news.contains(&News::InSync(1)), "{news:?}");
 }
 
-/// What it was given before the start, by whomever, it may execute yet.
+/// Requests that it was given before the start, by any host, it may execute yet.
 #[test]
 fn t09_a_leg_that_is_behind_at_the_start_returns_when_it_cannot_be_late() {
     let late_ns = 5_000 * MS;

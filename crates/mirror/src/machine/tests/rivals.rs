@@ -18,7 +18,7 @@ use crc_fast::crc32_iscsi;
 const INTERVAL: u64 = 5000 * MS;
 const STEP: u64 = 100 * MS;
 
-/// What a leg is given.
+/// Request to a leg.
 #[derive(Clone)]
 enum Asked {
     /// Its superblocks are read.
@@ -73,7 +73,7 @@ struct Rivals {
     copies: Vec<[Vec<u8>; 2]>,
     hosts: Vec<Host>,
     given: Vec<Given>,
-    /// Who gave something out last, and who did before.
+    /// The host that gave something out last, and the one before.
     active: Option<usize>,
     over: Vec<usize>,
     events: u64,

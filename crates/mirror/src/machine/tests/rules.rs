@@ -60,7 +60,7 @@ pub fn started_with(
     Mirror::start(&start, Ownership::acquired(owner()), config, now_ns)
 }
 
-/// What a leg answers to an output; `None`: done.
+/// Answer of a leg to an output; `None`: done.
 pub type Answer<'a> = &'a mut dyn FnMut(&Output, u8) -> Option<Outcome>;
 
 /// Ends all that is asked until nothing is; how the I/Os ended.

@@ -46,7 +46,7 @@ fn failed() -> Mirror {
     mirror
 }
 
-/// What is given to legs from one time to another, a millisecond after the other; the I/Os that
+/// Requests to legs from one time to another, a millisecond after the other; the I/Os that
 /// ended.
 fn given(mirror: &mut Mirror, from_ns: u64, to_ns: u64) -> (Vec<Output>, Vec<(u32, Outcome)>) {
     let (mut given, mut ended) = (Vec::new(), Vec::new());

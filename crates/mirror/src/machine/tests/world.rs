@@ -23,13 +23,13 @@ const REGIONS_MAX: u64 = 7;
 pub const BLOCK: u64 = 256 << 10;
 const REGION_BLOCKS: usize = 4;
 const SECOND_NS: u64 = 1_000_000_000;
-/// What was under way to a leg that was lost is executed until then, or never.
+/// Requests under way to a leg that was lost are executed until then, or never.
 const FENCE_NS: u64 = 5 * SECOND_NS;
 
 struct Asked {
     request: Request,
     version: u64,
-    /// What was acknowledged when it came.
+    /// Writes that were acknowledged when it came.
     acked: [u64; BLOCKS_MAX],
 }
 
@@ -41,9 +41,9 @@ pub struct World {
     grows: bool,
     /// Legs hang.
     hang: bool,
-    /// Who comes after a crash is another host, and what was under way may come later.
+    /// The host after a crash is another one, and requests that were under way may come later.
     inherits: bool,
-    /// Whoever has a leg's paths does not wait for what may be late: only the mirror does.
+    /// The owner of a leg's paths does not wait for late requests: only the mirror does.
     unfenced: bool,
     /// Legs are put back to what they were.
     copies: bool,
@@ -65,7 +65,7 @@ pub struct World {
     /// The last version that was acknowledged, and that is durable besides.
     acked: [u64; BLOCKS_MAX],
     kept: [u64; BLOCKS_MAX],
-    /// What was read in a block that nobody wrote since: it stays.
+    /// Data read in a block that no host wrote since: it stays.
     read: [Option<u64>; BLOCKS_MAX],
     written: [bool; BLOCKS_MAX],
     lineage: u64,
@@ -272,7 +272,7 @@ impl World {
         }
     }
 
-    /// What an assembly claims, against what was acknowledged.
+    /// Checks the claims of an assembly against acknowledged writes.
     fn inspect(&mut self, present: &[usize], assembly: &Assembly) {
         let of = |at: &usize| assembly.roles[*at] == Role::InSync;
         let in_sync: Vec<usize> = (0..present.len())
@@ -325,7 +325,7 @@ impl World {
             self.claim(!assembly.unclean, "the stop was clean, and nobody knows");
         }
         self.last_clean = false;
-        // What is there now is what later lives may rely on, once it was read.
+        // Later lives may rely on the present data, once it was read.
         self.acked = self.kept;
     }
 
@@ -499,7 +499,7 @@ impl World {
         }
     }
 
-    /// What a leg has done is durable, or in its cache.
+    /// A request that a leg has done is durable, or in its cache.
     fn apply(&mut self, leg: usize, given: &Given) {
         let disk = &mut self.disks[leg];
         let mut write = |block: usize, version, fua: bool| {

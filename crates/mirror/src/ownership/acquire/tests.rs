@@ -1,4 +1,4 @@
-//! Who has a mirror, of several that want it.
+//! Ownership of a mirror, of several hosts that want it.
 use super::super::super::assembly::tests::legs;
 use super::super::super::{Id, Label, Superblock};
 use super::*;
@@ -251,7 +251,7 @@ fn t48_who_was_slow_to_write_its_record_looks_again() {
             leg.superblock.sequence = theirs;
         }
         if slow_to_write {
-            // What we say in the other copy holds for nobody.
+            // Our record in the other copy holds for no host.
             (0..2).for_each(|leg| acquire.handle_written(leg, Outcome::Done, late_ns));
         }
         assert_eq!(legs.serve(&mut acquire, late_ns, NONE), None);

@@ -133,7 +133,7 @@ fn what_all_paths_suffer_together_is_nobodys_fault() {
     }
 }
 
-/// What ends late because this core stood still costs nothing that its path is to blame for.
+/// An I/O that ends late because this core stood still costs nothing that its path is to blame for.
 #[test]
 fn core_that_stood_still_is_no_cost_of_a_path() {
     let mut head = judging(2);

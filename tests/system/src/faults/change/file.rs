@@ -17,7 +17,7 @@ const VOLUME_BYTES: u64 = 16 << 20;
 /// Longest wait until an engine is as its file says.
 pub const SETTLED: Duration = Duration::from_secs(120);
 
-/// What stands in the file.
+/// Content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// The paths of the volume over targets: both, or one of them.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Longest time between a call and the kill, µs: log2.
 const LATER_SHIFT: u64 = 21;
-/// What verbs set of the volume over targets; the file never says it.
+/// Settings by verb of the volume over targets; the file never has them.
 const KNOB: &str = "flush_timeout";
 
 /// An engine that is killed.
@@ -107,7 +107,7 @@ impl Trial {
         let answer = match answer {
             Ok(_) => "done",
             Err(error) if format!("{error:#}").starts_with(method) => {
-                // What can't be at once is refused, and has changed nothing.
+                // An impossible change is refused at once, and has changed nothing.
                 ensure!(
                     !format!("{error:#}").contains("not all"),
                     "{error:#}\n{log}"

@@ -29,7 +29,7 @@ struct Sum {
     longest: Duration,
 }
 
-/// What clients share.
+/// State that clients share.
 struct Race {
     socket: PathBuf,
     over: AtomicBool,

@@ -1,4 +1,4 @@
-//! What is written to volumes, and has to be there.
+//! Ledger of writes to volumes.
 use crate::faults::nbd::{BLOCK, Client};
 use crate::faults::plan::Random;
 use anyhow::{Context, Result, bail};
@@ -48,7 +48,7 @@ impl Ledger {
                 .flatten()
                 .find(|it| is(*it));
             let first = found[..8].try_into().map(u64::from_le_bytes)?;
-            // What was read once stays.
+            // Data that was read once stays.
             self.acknowledged[at] = number.with_context(|| {
                 format!("block {at} has {first}: {known} was acknowledged, {perhaps:?} written")
             })?;

@@ -41,7 +41,7 @@ pub struct Operation {
     pub end: End,
 }
 
-/// What a run did.
+/// Counters of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Requests that were sent.

@@ -20,7 +20,7 @@ pub struct Reply {
     pub cookie: u64,
     /// NBD's error number, or 0.
     pub error: u32,
-    /// What a read that did not fail found.
+    /// Bytes that a read found that did not fail.
     pub data: Vec<u8>,
 }
 

@@ -21,7 +21,7 @@ const SECTORS_MAX: u64 = 24;
 /// One round of so many ends with a broken connection.
 const BREAKS: u64 = 8;
 
-/// What all clients share.
+/// State that all clients share.
 struct Shared {
     socket: PathBuf,
     epoch: Instant,
@@ -31,7 +31,7 @@ struct Shared {
     sectors: u64,
 }
 
-/// What one client did.
+/// Record of one client.
 type Done = (Vec<Operation>, Counts);
 
 /// Running clients.

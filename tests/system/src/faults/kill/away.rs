@@ -27,7 +27,7 @@ pub struct Stand<'a> {
     pub bytes: u64,
 }
 
-/// What came of it.
+/// Result of the round.
 pub enum Found {
     /// All bytes of the mirror, as its users read them.
     Served(Vec<u8>),

@@ -4,7 +4,7 @@
 //! # Contract
 //! Whether a verb was answered or not, each leg either is one after the kill or is none, and the
 //! others go on. A leg whose removal was answered says nothing any more; a size that was answered
-//! stays. What was not answered may have happened.
+//! stays. A change without an answer may have happened.
 use super::super::target::call;
 use super::kind::Kind;
 use super::legs::{Legs, uri};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
-/// What is asked.
+/// The request.
 pub struct Change {
     method: &'static str,
     params: Value,
@@ -28,7 +28,7 @@ pub struct Change {
 pub struct Asked(JoinHandle<Result<Value>>);
 
 impl Change {
-    /// What a round of this kind asks, of leg `leg` if it is of one; `None`: nothing.
+    /// Request of a round of this kind, of leg `leg` if it is of one; `None`: nothing.
     ///
     /// # Errors
     /// A new file can't be made, or one can't be enlarged.
@@ -127,7 +127,7 @@ impl Asked {
         self.0.is_finished()
     }
 
-    /// What was answered before the kill; `None`: nothing, or a refusal.
+    /// Answer before the kill; `None`: nothing, or a refusal.
     ///
     /// # Errors
     /// Who waited for the answer panicked.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-/// What `--export` says.
+/// Values of `--export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// NBD over a Unix socket.

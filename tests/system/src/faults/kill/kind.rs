@@ -1,8 +1,8 @@
-//! What rounds are about, and what came of them.
+//! Kinds of rounds, and their results.
 use super::super::table::Table;
 use super::writers::Count;
 
-/// What a round is about.
+/// Kind of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// All legs are there.
@@ -64,12 +64,12 @@ impl Kind {
     }
 }
 
-/// What came of rounds of one kind.
+/// Results of rounds of one kind.
 #[derive(Clone, Copy, Default)]
 pub struct Sum {
     /// How many.
     pub rounds: u32,
-    /// What became of requests.
+    /// Results of requests.
     pub count: Count,
     /// Legs that were compared by themselves.
     pub legs: usize,

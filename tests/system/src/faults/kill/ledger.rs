@@ -1,10 +1,10 @@
-//! What was asked to be written where, and what of it has to be there after a kill.
+//! Ledger of writes, and which of them have to be there after a kill.
 //!
 //! # Contract
 //! Every block of a writer says which write it is of. One write of a writer is under way at a time.
 //! After a kill a block has the version that is durable, or one that was asked for since: where a
 //! kill takes nothing but the process, what was acknowledged is durable; where it takes caches too,
-//! only what a flush or FUA was acknowledged for. What was found once stays.
+//! only what a flush or FUA was acknowledged for. Data that was found once stays.
 use super::super::nbd::BLOCK;
 use anyhow::{Result, ensure};
 

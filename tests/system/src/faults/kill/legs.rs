@@ -183,7 +183,7 @@ impl Legs {
         &self.files
     }
 
-    /// What leads the engine to them, but to `away`.
+    /// URIs of the legs, but of `away`.
     pub fn uris(&self, away: Option<usize>) -> Vec<String> {
         let uris = match self.targets.is_empty() {
             true => self.file_uris(),
@@ -199,7 +199,7 @@ impl Legs {
         files.map(|file| uri(file)).collect()
     }
 
-    /// What is on all of them, and what they come to.
+    /// Superblocks of all of them, and their state together.
     ///
     /// # Errors
     /// They can't be read.
@@ -251,7 +251,7 @@ impl Legs {
     }
 }
 
-/// What leads to a file.
+/// URI of a file.
 pub fn uri(file: &Path) -> String {
     format!("file:{}", file.display())
 }

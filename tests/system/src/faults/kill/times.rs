@@ -1,4 +1,4 @@
-//! What the time of rounds goes to.
+//! Shares of the time of rounds.
 use serde_json::{Map, Value};
 use std::time::Instant;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Most blocks of one write.
 const LARGEST: u64 = 16;
 
-/// What became of their requests.
+/// Results of their requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
     /// Writes that were acknowledged.
@@ -32,7 +32,7 @@ impl Count {
     }
 }
 
-/// What is known of the load while it runs.
+/// State of the load while it runs.
 pub struct Load<'a> {
     /// Set *before* anything is killed.
     pub killed: &'a AtomicBool,

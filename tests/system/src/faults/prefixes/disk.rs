@@ -17,13 +17,13 @@ const LEAVES_ZEROES: i32 = 0x02 | 0x10;
 /// Nothing else changes it, so that its attributes stay.
 const VALID: Duration = Duration::from_secs(3600);
 
-/// What reached the disk.
+/// Event at the disk.
 pub enum Event {
     /// A write.
     Write {
         /// First byte.
         offset: u64,
-        /// What was written.
+        /// Written bytes.
         data: Vec<u8>,
     },
     /// All writes before it are durable.

@@ -21,7 +21,7 @@ const NQN: &str = "nqn.2026-01.org.braid:v0";
 /// Address space that a process under test may have, KiB.
 const MEMORY_KIB: u32 = 1 << 20;
 
-/// What becomes of a piece of the log.
+/// Answer for a piece of the log.
 #[derive(Clone, Copy, PartialEq)]
 enum Answer {
     /// It is sent.
@@ -155,7 +155,7 @@ fn le16(pdu: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([pdu[at], pdu[at + 1]])
 }
 
-/// What a host sends: which commands ask for the log; whatever subsystem it wants is there.
+/// Handles a host's PDU: which commands ask for the log; whatever subsystem it wants is there.
 fn ask(pdu: &mut [u8], asked: &Mutex<BTreeMap<u16, u64>>) {
     if pdu[0] != 4 {
         return;
@@ -170,7 +170,7 @@ fn ask(pdu: &mut [u8], asked: &Mutex<BTreeMap<u16, u64>>) {
     }
 }
 
-/// What a target sends.
+/// Changes a target's PDU.
 fn tell(pdu: &mut [u8], asked: &Mutex<BTreeMap<u16, u64>>, lie: Lie, count: &AtomicU64) -> Answer {
     if pdu[0] != 7 {
         return Answer::Sent;
@@ -481,7 +481,7 @@ fn connect_all(socket: &Path, liar: &Liar) -> UnixStream {
     let params = serde_json::json!({"uri": uri});
     let call =
         serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "connect-all", "params": params});
-    // Who is turned away may find that out here.
+    // A client that is turned away may find that out here.
     let _ = client.write_all(format!("{call}\n").as_bytes());
     client
 }
@@ -511,7 +511,7 @@ fn ways_that_say_nothing_are_asked_side_by_side_and_keep_no_other_user_waiting()
         command.args(words).arg("--socket").arg(&socket);
         command.output().unwrap()
     };
-    // Nobody is given up before all are asked.
+    // No controller is given up before all are asked.
     let client = connect_all(&socket, &liar);
     let again = |listener: &TcpListener| listener.try_clone().unwrap();
     let listeners: Vec<TcpListener> = MUTE.lock().unwrap().iter().map(again).collect();
@@ -528,7 +528,7 @@ fn ways_that_say_nothing_are_asked_side_by_side_and_keep_no_other_user_waiting()
             }
         };
         assert!(open, "a way was given up before the last was asked");
-        // Whoever ends it is found out at once.
+        // An end is found out at once.
     }
     drop(client);
     // More than there are places for clients.

@@ -1,4 +1,4 @@
-//! What `braid discover` shows, and what it says of those that are no discovery controllers.
+//! Output of `braid discover`, and its messages about those that are no discovery controllers.
 use super::{Target, braid, failure, json, nqn};
 use serde_json::Value;
 use std::net::TcpListener;

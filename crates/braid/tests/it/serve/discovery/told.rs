@@ -1,5 +1,5 @@
-//! What an engine says of discovery: why a volume has no path, who is not asked any more, and which
-//! paths would come again.
+//! Messages of an engine about discovery: why a volume has no path, who is not asked any more, and
+//! which paths would come again.
 use super::{PORTS, Rig, Target, braid, discovered, nqn, process, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -69,7 +69,7 @@ fn tcp_keep_alive_is_that_of_every_opened_connection() {
     }
 }
 
-/// What `check` says of v0 while it is down.
+/// Controllers that `check` lists for v0 while it is down.
 fn awaits(rig: &Rig) -> Option<Vec<String>> {
     let socket = rig.root().join("c.sock");
     let words = ["check", "-o", "json", "--socket", socket.to_str().unwrap()];
@@ -98,7 +98,7 @@ fn a_volume_awaits_a_discovery_controller_whose_name_is_unknown() {
     assert_eq!(awaited.len(), 1, "{awaited:?}");
     let start = format!("discovery of {uri}: cannot resolve");
     assert!(awaited[0].starts_with(&start), "{awaited:?}");
-    // Who reads the exit code alone is told the same.
+    // The exit code alone says the same.
     let socket = rig.root().join("c.sock");
     let mut check = Command::new(env!("CARGO_BIN_EXE_braid"));
     check.arg("check").arg("--socket").arg(&socket);
@@ -113,7 +113,7 @@ fn a_volume_awaits_a_discovery_controller_whose_name_is_unknown() {
     assert!(engine.ended().success(), "{}", engine.seen);
 }
 
-/// What is advised is a verb of this program, wherever it is said.
+/// Each advice is a verb of this program, wherever it is given.
 #[test]
 fn a_discovery_controller_that_has_no_such_name_is_one_advice() {
     let directory = tempfile::tempdir().unwrap();

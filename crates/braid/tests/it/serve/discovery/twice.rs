@@ -64,7 +64,7 @@ fn a_verb_that_adds_nothing_and_finds_nothing_there_fails() {
     other.offer("1", "withdrawn");
     let why = rig.refusal(&["connect-all", &other.uris[2]]);
     assert!(why.contains("nothing that can be used was told"), "{why}");
-    // What is there is as it should be.
+    // The state is as it should be.
     rig.ask(&["connect-all", &one.uris[2]]);
     rig.stop();
 }

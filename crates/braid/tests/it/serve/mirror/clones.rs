@@ -51,7 +51,7 @@ impl Place {
         assert!(made.status.success(), "{words:?}: {made:?}");
     }
 
-    /// What is said of legs that are refused, none of which has changed.
+    /// Messages about legs that are refused, none of which has changed.
     fn not_imported(&self, words: &[&str]) -> String {
         let legs = words.iter().filter(|word| !word.starts_with('-'));
         let legs: Vec<&str> = legs.copied().collect();
@@ -198,7 +198,7 @@ fn the_same_leg_twice_is_refused() {
             assert!(why.contains("the same as"), "{why}");
         }
     }
-    // What has another name and is no link: its superblock tells.
+    // A leg by another name that is no link: its superblock tells.
     place.copy("c", "e");
     let why = place.not_imported(&["c", "e", "--without-missing"]);
     assert!(why.contains("same leg"), "{why}");

@@ -24,7 +24,7 @@ fn written(place: &Place) -> (Process, Client) {
 
 #[test]
 fn t14_t16_a_leg_that_is_cut_short_is_left_at_once_and_never_read_as_zeroes() {
-    // What comes first after the cut: reads, or a write behind the new end.
+    // First I/O after the cut: reads, or a write behind the new end.
     for writes in [false, true] {
         let Some(place) = Place::new() else {
             return;
@@ -263,7 +263,7 @@ fn who_waits_for_a_rebuild_waits_until_it_is_over() {
     end(engine);
 }
 
-/// What is said of a refused verb.
+/// Message of a refused verb.
 fn refused(place: &Place, words: &[&str]) -> String {
     let output = place.ask(words);
     assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");

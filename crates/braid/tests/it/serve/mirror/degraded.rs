@@ -31,7 +31,7 @@ impl Place {
         engine
     }
 
-    /// What an engine without a leg says when it does not start; the leg is there again.
+    /// Message of an engine without a leg when it does not start; the leg is there again.
     fn waits(&self, hidden: &str) -> String {
         self.move_to(hidden, "hidden");
         let mut engine = begun(self.0.path());

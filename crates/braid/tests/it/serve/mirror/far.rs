@@ -167,7 +167,7 @@ fn t48_a_mirror_is_made_of_two_targets_and_whoever_lives_on_it_keeps_it() {
         found
     };
     assert_eq!(files.each_ref().map(data), [[7; 4096]; 2]);
-    // Nobody lives there any more.
+    // No host lives there any more.
     let again = place.json(&force);
     assert_ne!(again["mirror"], made["mirror"]);
 }
@@ -385,7 +385,7 @@ fn legs_that_are_the_same_storage_make_no_mirror() {
     let create = ["mirror", "create", "m0", &one, &two, "--force"];
     place.refused(&create, &[&two, "the same as", &one]);
     place.refused(&["mirror", "examine", &one], &[]);
-    // Nobody answers there.
+    // No target answers there.
     let port = one.split("127.0.0.1:").nth(1).unwrap();
     let nobody = one.replace(port.split('/').next().unwrap(), "1");
     place.refused(&["mirror", "examine", &nobody], &[&nobody]);

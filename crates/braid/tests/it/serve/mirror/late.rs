@@ -12,7 +12,7 @@ impl Place {
         std::fs::rename(self.path(from), self.path(to)).unwrap();
     }
 
-    /// What is said of the leg with this number, or of the one that is not there.
+    /// Message about the leg with this number, or the one that is not there.
     fn why(&self, leg: usize) -> String {
         let status = self.told(&["mirror", "status", "v0"]);
         let why = status["legs"][leg]["why"].as_str();

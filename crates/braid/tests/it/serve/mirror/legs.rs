@@ -60,7 +60,7 @@ impl Place {
         self.told(&["mirror", "status", "v0"])
     }
 
-    /// What is said of a refused verb.
+    /// Message of a refused verb.
     fn refused(&self, words: &[&str]) -> String {
         let output = self.ask(words);
         assert!(!output.status.success(), "{words:?}: {output:?}");
@@ -107,7 +107,7 @@ fn rebuild_leaves_a_sparse_leg_sparse_and_a_full_one_full() {
         (&checked["differences"], &checked["alike"]),
         (&0.into(), &true.into())
     );
-    // What was data before is zeroes in the copy, too.
+    // Earlier data is zeroes in the copy, too.
     place.told(&["mirror", "fail", "v0", "2"]);
     wait_until(|| (place.legs()[2] == "stale").then_some(()));
     let before = space(&place, "c");
@@ -144,7 +144,7 @@ fn a_leg_that_is_added_gets_everything_and_one_that_is_removed_is_none() {
     assert_eq!(place.legs(), ["in-sync", "in-sync"]);
     engine.notes("is being removed");
     assert!(!place.is_leg(&place.leg("b")), "its superblocks are gone");
-    // Nobody has it any more.
+    // It has no owner any more.
     let free = [
         "bench",
         "--rw",
@@ -508,7 +508,7 @@ fn a_mirror_that_is_stopped_leaves_its_legs_free_and_the_engine_goes_on() {
     let seen = place.braid(&["mirror", "examine", &place.leg("a"), "-o", "json"]);
     let seen: Value = serde_json::from_slice(&seen.stdout).unwrap();
     assert_eq!(seen["legs"][0]["mirror"]["clean"], true);
-    // Nobody has them: another engine may.
+    // They have no owner: another engine may take them.
     for name in ["a", "b"] {
         let tried = place.braid(&["mirror", "create", "v1", &place.leg(name)]);
         assert!(said(&tried).contains("it is leg"), "not in use: {tried:?}");
@@ -616,7 +616,7 @@ fn a_mirror_grows_when_all_its_files_have_and_a_kill_leaves_it_whole() {
         (&bytes.into(), &(bytes - LEG_BYTES).into())
     );
     verify(&mut client, 300);
-    // Who is connected keeps the size that it was told; who connects now has all of it.
+    // A connected client keeps the size that it was told; one that connects now has all of it.
     assert_ne!(client.write(bytes - 4096, 8), 0);
     let mut client = place.client();
     assert_eq!(client.write(bytes - 4096, 9), 0);

@@ -98,7 +98,7 @@ impl Place {
         wait_until(|| Some(self.legs()).filter(in_sync));
     }
 
-    /// What a leg says of itself is something else from now on.
+    /// The leg's identity is another one from now on.
     pub fn says(&self, leg: &str, change: impl Fn(&mut Superblock)) {
         let mut open = OpenOptions::new();
         let file = open.read(true).write(true).open(self.path(leg)).unwrap();

@@ -16,12 +16,12 @@ fn connected(place: &Place) -> UnixStream {
     UnixStream::connect(place.path("v0.sock")).unwrap()
 }
 
-/// What a client is told of the export `v0`, once it is greeted.
+/// Reply to a client about the export `v0`, once it is greeted.
 fn asked(stream: &mut UnixStream) -> (u32, String) {
     asked_of(stream, "v0")
 }
 
-/// What a client is told of an export, once it is greeted: the reply's type, and its words.
+/// Reply to a client about an export, once it is greeted: its type, and its words.
 pub fn asked_of(stream: &mut UnixStream, name: &str) -> (u32, String) {
     let wait = Duration::from_secs(60);
     stream.set_read_timeout(Some(wait)).unwrap();
@@ -85,7 +85,7 @@ fn t45_a_client_of_a_mirror_that_only_its_user_can_start_is_told_why() {
     assert_eq!(status["phase"], "refused");
     let mut late = connected(&place);
     assert_eq!(asked(&mut late), (UNKNOWN, words));
-    // Who is still there may have it then, and so may who comes.
+    // A client that is still there may have it then, and so may a new one.
     place.told(&["mirror", "assemble", "v0", "--without-missing"]);
     assert!(engine.says("v0: ready").is_some());
     let (reply, _) = go(&mut late, "v0");
@@ -124,7 +124,7 @@ fn t45_a_client_of_a_mirror_whose_leg_may_come_waits_and_the_reason_is_shown() {
     let Some(place) = Place::new() else {
         return;
     };
-    // Nobody listens there yet.
+    // No server listens there yet.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);

@@ -53,13 +53,13 @@ impl Place {
             .collect()
     }
 
-    /// What a leg says of itself.
+    /// Superblock of a leg, as `examine` shows it.
     fn examined(&self, leg: &str) -> Value {
         let seen = self.braid(&["mirror", "examine", &self.leg(leg), "-o", "json"]);
         serde_json::from_slice(&seen.stdout).unwrap()
     }
 
-    /// What this host has recorded of the mirror.
+    /// This host's record of the mirror.
     fn recorded(&self) -> Option<Value> {
         let all = std::fs::read_dir(self.path("state/braid")).unwrap();
         let mut all = all.map(|it| it.unwrap().path());
@@ -279,7 +279,7 @@ fn what_was_chosen_of_legs_outlives_a_stop_of_their_mirror() {
     stop();
     assemble();
     assert_eq!((retries(), differences().len()), (7.into(), 1));
-    // What is kept next is kept beside it.
+    // The next choice is kept beside it.
     set("reconnect_delay", "30s");
     assert_eq!(differences().len(), 2, "{:?}", differences());
     stop();

@@ -1,4 +1,4 @@
-//! T55: verbs whose last leg in sync does not answer in time. What was ordered is taken back, or
+//! T55: verbs whose last leg in sync does not answer in time. An order is taken back, or
 //! it is pending, and the answer says how it is undone.
 use super::place::{LEG_BYTES, Place, end, said};
 use super::target;
@@ -377,7 +377,7 @@ fn check_ended() {
     it.end();
 }
 
-/// What was asked for while the engine stood still, by callers that have gone.
+/// Orders while the engine stood still, by callers that have gone.
 fn callers_gone() {
     let Some(it) = Hung::new() else { return };
     it.engine.freeze();
@@ -415,7 +415,7 @@ fn accepting_caller_gone() {
     it.end();
 }
 
-/// What is set at once, and not on the legs in time.
+/// Settings that are set at once, and not on the legs in time.
 fn choices_pending() {
     let Some(it) = Hung::new() else { return };
     it.target.freeze();

@@ -1,4 +1,5 @@
-//! What verbs answer: of checks, of what legs have no room for, of what may only be read.
+//! Answers of verbs: of checks, of settings for which legs have no room, of legs that may only be
+//! read.
 use super::place::{Place, end, kill, said};
 use crate::serve::process::{Process, at_once, wait_until};
 use std::net::TcpListener;
@@ -31,7 +32,7 @@ fn a_check_waits_goes_on_and_ends_as_it_is_told() {
     );
     place.told(&["mirror", "resume-check", "v0"]);
     wait_until(|| (check()["bytes"].as_u64() > it["bytes"].as_u64()).then_some(()));
-    // What is paused with all copies says so, too.
+    // A copy that is paused with all others says so, too.
     place.told(&["mirror", "speed", "v0", "--pause"]);
     assert_eq!(check()["paused"], true);
     place.told(&["mirror", "speed", "v0", "--ceiling", "1GiB/s"]);

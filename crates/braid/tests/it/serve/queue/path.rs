@@ -102,7 +102,7 @@ fn configure_with(root: &Path, uri: &str, engine: &str, volume: &str) {
     std::fs::write(root.join("b.toml"), config).unwrap();
 }
 
-/// What `braid stat` says of the volume's paths.
+/// Paths of the volume in `braid stat`.
 fn paths(root: &Path) -> Vec<serde_json::Value> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
     command.args(["stat", "-o", "json", "--socket"]);
@@ -186,7 +186,7 @@ fn t09_t13_a_queue_and_a_controller_are_paths_of_one_volume_and_either_may_die()
     server.signal(Signal::KILL);
     server.ended();
     served_by(1);
-    // What the dead one acknowledged is not durable before another has flushed it (T13).
+    // Writes that the dead one acknowledged are not durable before another has flushed it (T13).
     let socket = root.join("v0.sock");
     let flushing = std::thread::spawn(move || flush(&mut Client::open(&socket)));
     goes_on();
@@ -200,7 +200,7 @@ fn t09_t13_a_queue_and_a_controller_are_paths_of_one_volume_and_either_may_die()
     served_by(0);
     over.store(true, Ordering::Release);
     let fills = loading.join().unwrap();
-    // What the volume has, the file has.
+    // The file has the data of the volume.
     let data = std::fs::read(root.join("data")).unwrap();
     for (block, fill) in fills.iter().enumerate() {
         let bytes = &data[block * 4096..][..4096];
@@ -350,8 +350,8 @@ fn t09_t12_what_a_server_of_queues_had_when_it_stood_still_goes_elsewhere_and_is
     }
 }
 
-/// What a server that is well has answered nobody executes late: its writes wait for no time. One
-/// that takes a second for its answers is not taken to be well, whoever kept it from its CPU.
+/// A server that is well executes nothing late that it has answered: its writes wait for no time.
+/// One that takes a second for its answers is not taken to be well, whoever kept it from its CPU.
 #[test]
 fn t09_a_queue_that_is_failed_by_hand_holds_no_write_that_its_server_answers() {
     for _ in 0..5 {
@@ -417,7 +417,7 @@ fn fail_by_hand() -> Well {
                 false => engine.has_noted("its server hangs").then_some(false),
             });
             if !goes_on {
-                // What it holds it does for an hour: its clients end with it.
+                // Its queues are held for an hour: its clients end with it.
                 return Well::Late;
             }
         }
@@ -463,7 +463,7 @@ fn a_queue_whose_server_stands_still_can_be_removed() {
     server.signal(Signal::CONT);
 }
 
-/// What a right does not cover is no invalid request, and no failure of the path.
+/// A request beyond a right is no invalid request, and no failure of the path.
 #[test]
 fn what_a_queue_may_not_touch_is_denied() {
     let directory = tempfile::tempdir().unwrap();

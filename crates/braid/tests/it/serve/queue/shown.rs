@@ -1,4 +1,4 @@
-//! What is said of I/O that a queue server has and does not answer.
+//! Reports about I/O that a queue server has and does not answer.
 use crate::serve::process::{Client, Process, engine, wait_until};
 use rustix::process::Signal;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What `braid stat` says, in text or as JSON.
+/// Output of `braid stat`, in text or as JSON.
 fn stat(root: &Path, format: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
     command.args(["stat", "-o", format, "--socket"]);
@@ -217,7 +217,7 @@ fn a_user_is_shown_what_it_may_use() {
     assert!(rows.contains(&row.to_vec()), "{list}");
     assert!(!rows.iter().any(|row| row.first() == Some(&"1")), "{list}");
     assert!(!list.contains("sleeps"), "{list}");
-    // Who sees all of them is not told that they are its own.
+    // A user that sees all of them is not told that they are its own.
     let (all, _) = said_to(0, &["list"]);
     assert_eq!(all.matches(" none").count(), 2, "{all}");
     let (_, errors) = said(&["bench", "--nsid", "2", "--iodepth", "1", "--rw", "read"]);

@@ -360,7 +360,7 @@ fn a_load_does_not_take_a_queue_server_for_lost_whose_engine_is_away() {
         server.says(&socket).unwrap();
         (server, format!("queue:{socket}?nsid=1"))
     });
-    // Nobody listens there any more.
+    // No server listens there any more.
     let export = export.join().unwrap();
     export.stream.shutdown(std::net::Shutdown::Both).unwrap();
     let paths = servers.each_ref().map(|(_, uri)| uri);

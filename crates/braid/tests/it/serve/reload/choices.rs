@@ -1,4 +1,4 @@
-//! What was set by verb: shown beside the file, said at a start, forgotten; and changes that go on
+//! Choices by verb: shown beside the file, said at a start, forgotten; and changes that go on
 //! after their verbs gave up.
 use super::{QUICK, Rig, V0};
 use crate::serve::process::{two_ports, wait_until};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::process::Command;
 
 impl Rig {
-    /// What differs of a volume, with what holds and what the file has; and since when.
+    /// Differences of a volume, with the value that holds and that of the file; and since when.
     fn differences(&self, name: &str) -> (Vec<[String; 3]>, Vec<Option<u64>>) {
         let answer = self.ask(&["diff", name]);
         let all = answer["differences"].as_array().unwrap().iter();

@@ -95,7 +95,7 @@ fn renamed_volume_keeps_clients_paths_and_choices() {
     assert!(changed.contains("renamed w1 to x1"), "{changed}");
     assert_eq!(rig.uris("x1"), [one.as_str()]);
     assert_eq!(rig.client("x1").read(0), vec![7; 4096]);
-    // What fails leaves the names as they were.
+    // A failed reload leaves the names as they were.
     let dead = "nvme-tcp://127.0.0.1:1/nqn.2026-01.org.braid:x";
     let bad: super::Volume = ("v2", &[dead], "");
     rig.refused_reload(&[V0, ("y1", &[&one, &two], ""), bad]);

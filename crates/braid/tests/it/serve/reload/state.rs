@@ -1,4 +1,4 @@
-//! What an engine keeps for the one after it: found by whatever name, never taken from a running
+//! Records of an engine for the one after it: found by whatever name, never taken from a running
 //! engine, never done without in silence.
 use super::{QUICK, Rig, V0, Volume, refused};
 use crate::serve::mirror::refused::{UNKNOWN, asked_of};
@@ -175,7 +175,7 @@ fn control_socket_that_was_removed_is_made_again() {
         rig.engine().notes("was removed, and is made again");
         assert_eq!(check(&rig, "v0").0, Some(0));
     }
-    // What another has put there stays.
+    // A file that another has put there stays.
     std::fs::remove_file(&file).unwrap();
     std::fs::write(&file, "precious").unwrap();
     rig.engine().notes("is no socket");
@@ -209,7 +209,7 @@ fn path_failed_by_hand_stays_so_under_another_socket() {
     assert!(output.status.success(), "{output:?}");
     engine.signal(Signal::TERM);
     assert_eq!(engine.ended().code(), Some(0));
-    // What was restored there is not failed here.
+    // A path that was restored there is not failed here.
     rig.start(&[V0, ("v1", &[&one, &two], "")]);
     let live = |rig: &Rig| rig.stat("v1")["paths"][1]["state"] == "live";
     wait_until(|| live(&rig).then_some(()));
@@ -324,7 +324,7 @@ fn another_namespace_is_refused_until_accepted() {
     rig.start(&[V0, v1]);
     wait_until(|| (check(&rig, "v1").0 == Some(0)).then_some(()));
     assert_eq!(rig.end(Signal::TERM), Some(0));
-    // What the configuration says of it decides.
+    // The configuration decides.
     let pin = format!("uuid = \"{first}\"\n");
     rig.start(&[V0, ("v1", &[&uri], &pin)]);
     let line = rig.engine().notes("v1: uuid of its configuration");
@@ -427,7 +427,7 @@ fn damaged_file_of_another_socket_keeps_no_engine_from_starting() {
         assert_eq!(rig.end(Signal::TERM), Some(0));
         std::fs::remove_file(kept.join(name)).unwrap();
     }
-    // What they say of writes under way is not passed over.
+    // The writes under way that they state are not passed over.
     for kind in ["marks", "volumes/mark"] {
         let marks = format!("{kind}-0123456789abcdef.json");
         std::fs::write(kept.join(&marks), "{").unwrap();
@@ -439,8 +439,8 @@ fn damaged_file_of_another_socket_keeps_no_engine_from_starting() {
     }
 }
 
-/// What an engine of the version before kept, of one of its volumes over a target and one over a
-/// file: by its control socket, as it called the volumes.
+/// Records that an engine of the version before kept, of one of its volumes over a target and one
+/// over a file: by its control socket, as it called the volumes.
 fn older_files(rig: &Rig, socket: &Path, [one, two]: &[String; 2]) {
     let place = |uri: &str| {
         (
@@ -487,7 +487,7 @@ fn older_files(rig: &Rig, socket: &Path, [one, two]: &[String; 2]) {
     }
 }
 
-/// What the version before kept holds at an upgrade, and nothing of it for another volume.
+/// Records of the version before hold at an upgrade, and none of them for another volume.
 #[test]
 fn files_of_the_version_before_are_converted() {
     let directory = tempfile::tempdir().unwrap();

@@ -129,7 +129,7 @@ fn t55_path_that_never_answers_leaves_nothing() {
         let output = ask(directory, words);
         assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
         assert!(silent.connections() > 0, "{words:?}");
-        // What goes on would connect again within its longest pause.
+        // A path that goes on would connect again within its longest pause.
         std::thread::sleep(Duration::from_secs(1));
         assert_eq!(silent.connections(), 0, "{words:?}");
         let list = ask(directory, &["list", "-o", "json"]);

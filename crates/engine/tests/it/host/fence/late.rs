@@ -2,9 +2,9 @@
 //! the same blocks are written again at once (T9).
 //!
 //! In every round one port keeps writes back, is lost in one of three ways, and executes them as
-//! late as the rules of its association let it. What a block held when its last write was
-//! acknowledged it must hold in the end. A host that does not wait, or not long enough, must be
-//! caught: else these histories prove nothing.
+//! late as the rules of its association let it. In the end a block must hold
+//! what it held when its last write was acknowledged. A host that does not wait, or not long
+//! enough, must be caught: else these histories prove nothing.
 
 use crate::common::*;
 use engine::host::{Io, IoOp, Recovery, WriteFailover};
@@ -13,7 +13,7 @@ use multipath::Outcome;
 
 const PORTS: u32 = 3;
 const KATO_NS: u64 = SECOND;
-/// What the target needs to quiesce, and a host must be told.
+/// The time that the target needs to quiesce, and a host must be told.
 const QUIESCE_NS: u64 = 1_500 * MS;
 /// 2 × KATO and that.
 const BOUND_NS: u64 = 2 * KATO_NS + QUIESCE_NS;
@@ -23,12 +23,12 @@ const ROUNDS: u64 = 6;
 #[derive(Clone, Copy, Default)]
 struct Hot {
     version: u64,
-    /// What is under way is a read.
+    /// The I/O under way is a read.
     reads: bool,
     busy: bool,
 }
 
-/// What one history saw.
+/// Counters of one history.
 #[derive(Default)]
 struct Seen {
     /// Reads and last looks that did not find the acknowledged version.
@@ -80,7 +80,7 @@ impl History {
         io(op, slot * u64::from(self.bytes), self.bytes, slot)
     }
 
-    /// What a range holds at a version.
+    /// Content of a range at a version.
     fn want(&self, slot: usize, version: u64) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes as usize];
         if version > 0 {

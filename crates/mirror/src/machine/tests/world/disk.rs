@@ -21,12 +21,12 @@ pub struct Disk {
     pub away: bool,
     /// Rises when it goes away.
     pub life: u64,
-    /// What may still be executed, until when.
+    /// Requests that may still be executed, until when.
     pub late: Vec<(Given, u64)>,
     pub found: bool,
 }
 
-/// What a leg was given.
+/// Request to a leg.
 pub enum Given {
     Io(Request, u64),
     Copy(Range, Vec<u64>),
@@ -102,7 +102,7 @@ impl Disk {
         }
     }
 
-    /// What a read finds.
+    /// Data that a read finds.
     pub fn block(&self, block: usize) -> u64 {
         let cached = self.cache.iter().rev().find(|it| it.0 == block);
         cached.map_or(self.blocks[block], |it| it.1)

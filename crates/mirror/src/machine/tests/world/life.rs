@@ -1,4 +1,4 @@
-//! What happens in a life of a mirror, and how it ends.
+//! Events in a life of a mirror, and its end.
 use super::*;
 use crate::{Id, Label};
 use alloc::vec::Vec;
@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// What is late for too long is never executed.
+    /// A request that is late for too long is never executed.
     fn expire(&mut self, leg: usize) {
         let now_ns = self.now_ns;
         self.disks[leg].late.retain(|it| it.1 > now_ns);
@@ -100,7 +100,7 @@ impl World {
 
     fn lose_cache(&mut self, leg: usize) {
         for (block, version) in core::mem::take(&mut self.disks[leg].cache) {
-            // What was read from a cache need not stay.
+            // Data read from a cache need not stay.
             self.read[block] = None;
             if self.draw(2) == 0 {
                 self.disks[leg].blocks[block] = version;
@@ -135,7 +135,7 @@ impl World {
         !self.disks[leg].hung || !mirror.may_read(leg as u8)
     }
 
-    /// What changes something ends, whatever legs have that left and hang.
+    /// A change ends, whatever requests legs have that left and hang.
     fn drop_left_legs(&mut self, mirror: &mut Mirror) {
         let changes = |asked: &Asked| !matches!(asked.request, Request::Read(_));
         for step in 0..4000 {
@@ -330,7 +330,7 @@ impl World {
             }
         }
         self.asked.clear();
-        // What was only read from a cache may be gone.
+        // Data that was only read from a cache may be gone.
         for block in 0..self.blocks {
             if self.written[block] {
                 self.read[block] = None;
@@ -496,7 +496,7 @@ impl World {
             self.kept = self.acked;
             self.count("clean");
         }
-        // What may be late when nobody waits for it was fenced by who had the leg.
+        // A request that may be late when no host waits for it was fenced by the leg's owner.
         self.given.clear();
         for leg in 0..self.disks.len() {
             self.expire(leg);

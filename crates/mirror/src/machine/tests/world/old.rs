@@ -10,8 +10,8 @@ impl World {
     }
 
     /// Puts that back, where it is certain that it is found: other legs prove that it is older, or
-    /// it lacks one event, and all that it lacks besides is marked. What is put back within two
-    /// heartbeats, and has the newest event, nobody can tell from the leg.
+    /// it lacks one event, and all that it lacks besides is marked. A leg that is put back within
+    /// two heartbeats, and has the newest event, can't be told from the leg itself.
     pub fn put_back(&mut self) {
         let Some((leg, old)) = self.old.take() else {
             return;

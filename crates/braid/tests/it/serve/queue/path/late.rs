@@ -151,7 +151,7 @@ fn absent_path_keeps_its_number_and_can_be_removed() {
     wait_until(|| (states(root) == ["live", "live"]).then_some(()));
 }
 
-/// What an engine that was killed had acknowledged may be in the cache of any path's controller:
+/// Writes that a killed engine had acknowledged may be in the cache of any path's controller:
 /// the first flush has to reach all of them.
 #[test]
 fn t13_start_with_part_of_the_paths_after_a_kill_is_refused() {
