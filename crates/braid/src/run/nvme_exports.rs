@@ -98,21 +98,6 @@ pub enum NvmeChange {
     Hosts(String),
 }
 
-impl NvmeChange {
-    /// Whether it may fail, and has to be taken back where a later step does.
-    pub fn can_fail(&self) -> bool {
-        matches!(self, Self::Listen(..))
-    }
-
-    /// The change that takes it back; `None`: it can't fail.
-    pub fn undo(&self) -> Option<Self> {
-        match self {
-            Self::Listen(address, nqn) => Some(Self::Unlisten(*address, nqn.clone())),
-            _ => None,
-        }
-    }
-}
-
 impl fmt::Display for NvmeChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

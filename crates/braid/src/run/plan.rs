@@ -112,21 +112,7 @@ pub enum Change {
 impl Change {
     /// Whether it may fail, and has to be taken back where a later step does.
     pub fn can_fail(&self) -> bool {
-        if let Self::Nvme(_, change) = self {
-            return change.can_fail();
-        }
-        matches!(
-            self,
-            Self::OpenVolume(_)
-                | Self::AddPath(..)
-                | Self::AddExport(..)
-                | Self::SetExport(..)
-                | Self::SetAdmin(..)
-                | Self::AddLeg(..)
-                | Self::Leg(..)
-                | Self::RemovePath(..)
-                | Self::RemoveLeg(..)
-        )
+        matches!(self, Self::Leg(..)) || self.undo().is_some()
     }
 
     /// Name of its volume; of an export that moves, of the one that had it.
@@ -191,7 +177,9 @@ impl Change {
             Self::Leg(mirror, leg, LegVerb::Restore) => Self::Leg(mirror, leg, LegVerb::Fail),
             Self::RemovePath(volume, path) => Self::AddPath(volume, path),
             Self::RemoveLeg(mirror, leg) => Self::AddLeg(mirror, leg),
-            Self::Nvme(volume, change) => Self::Nvme(volume, change.undo()?),
+            Self::Nvme(volume, NvmeChange::Listen(address, nqn)) => {
+                Self::Nvme(volume, NvmeChange::Unlisten(address, nqn))
+            }
             _ => return None,
         })
     }
