@@ -2,8 +2,8 @@
 //!
 //! An entry has what the configuration or a verb says of the path, the engine's index of it, who
 //! told of it ([`Origin`]) and what a user wants of it ([`AdminState`]). States of its presence:
-//! * `There` until the path is removed
-//! * `Absent` or `Waiting` → `Opening` → `There`, `Absent` or `Waiting`
+//! * `There` until the path is removed; one that has joined late may become `Absent` again
+//! * `Absent` → `Opening` → `There` or `Absent`
 //!
 //! An entry keeps its number in every state, and may be removed in every state. Only the thread
 //! that made it `Opening` takes it out of that state.
@@ -73,12 +73,18 @@ impl AdminState {
 enum Presence {
     /// The engine has it.
     There,
-    /// It could not be opened at the start, and is tried again: the last reason.
-    Absent(String),
-    /// One thread opens it, or hands it to the engine: why it was absent, or waited.
-    Opening { why: String, waited: bool },
-    /// It can be opened, and waits for other paths of its volume: for which.
-    Waiting(String),
+    /// It could not be opened at the start, and is tried again.
+    Absent(Absence),
+    /// One thread opens it, or hands it to the engine: why it was absent.
+    Opening(Absence),
+}
+
+/// Why a path is absent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Absence {
+    why: String,
+    /// It can be opened, and waits for other paths of its volume.
+    waits: bool,
 }
 
 /// One path.
@@ -171,43 +177,42 @@ impl PathEntry {
 
     /// Whether a thread opens it.
     pub fn is_opening(&self) -> bool {
-        matches!(self.presence, Presence::Opening { .. })
+        matches!(self.presence, Presence::Opening(_))
     }
 
     /// Whether it can be opened, and waits for other paths.
     pub fn is_waiting(&self) -> bool {
-        matches!(self.presence, Presence::Waiting(_))
+        self.absent().is_some_and(|it| it.waits)
+    }
+
+    fn absent(&self) -> Option<&Absence> {
+        match &self.presence {
+            Presence::There => None,
+            Presence::Absent(it) | Presence::Opening(it) => Some(it),
+        }
     }
 
     /// Why the engine doesn't have it; `None`: it has.
     pub fn why(&self) -> Option<&str> {
-        match &self.presence {
-            Presence::There => None,
-            Presence::Absent(why) | Presence::Opening { why, .. } | Presence::Waiting(why) => {
-                Some(why)
-            }
-        }
+        self.absent().map(|it| it.why.as_str())
     }
 
     /// The same in words.
     pub fn absence(&self) -> Option<String> {
-        let why = self.why()?;
-        if self.is_failed() {
-            return Some(format!(
-                "failed by hand, and not looked for until it is restored: {why}"
-            ));
-        }
-        match &self.presence {
-            Presence::Waiting(_) | Presence::Opening { waited: true, .. } => Some(why.to_owned()),
-            _ => Some(format!("not there since the start, and tried again: {why}")),
-        }
+        let Absence { why, waits } = self.absent()?;
+        Some(match (self.is_failed(), waits) {
+            (true, _) => {
+                format!("failed by hand, and not looked for until it is restored: {why}")
+            }
+            (false, true) => why.clone(),
+            (false, false) => format!("not there since the start, and tried again: {why}"),
+        })
     }
 
     /// The caller opens it, and no other thread.
     pub fn begin_opening(&mut self) {
         self.presence = match std::mem::replace(&mut self.presence, Presence::There) {
-            Presence::Absent(why) => Presence::Opening { why, waited: false },
-            Presence::Waiting(why) => Presence::Opening { why, waited: true },
+            Presence::Absent(why) => Presence::Opening(why),
             other => panic!("{}: to be opened while {other:?}", self.config.uri),
         };
     }
@@ -217,43 +222,26 @@ impl PathEntry {
         self.storage = storage;
     }
 
-    /// It could not be opened, and why; whether that is news.
-    pub fn not_opened(&mut self, why: String) -> bool {
-        let (before, _) = self.end_opening();
-        let is_news = before != why;
-        self.presence = Presence::Absent(why);
-        self.storage = None;
+    /// It is absent, and why; `waits`: for other paths. Whether that is news.
+    pub fn set_absent(&mut self, why: String, waits: bool) -> bool {
+        let is_news = self.why() != Some(&why);
+        (self.presence, self.storage) = (Presence::Absent(Absence { why, waits }), None);
         is_news
     }
 
     /// Nothing came of it: it is what it was before.
     pub fn let_go(&mut self) {
-        self.presence = match self.end_opening() {
-            (why, true) => Presence::Waiting(why),
-            (why, false) => {
-                self.storage = None;
-                Presence::Absent(why)
-            }
-        };
-    }
-
-    /// It can be opened, and waits for others; whether that is news.
-    pub fn wait(&mut self, why: String) -> bool {
-        let (before, _) = self.end_opening();
-        let is_news = before != why;
-        self.presence = Presence::Waiting(why);
-        is_news
+        (self.presence, self.storage) = (Presence::Absent(self.end_opening()), None);
     }
 
     /// The engine has it.
     pub fn joined(&mut self) {
         self.end_opening();
-        self.presence = Presence::There;
     }
 
-    fn end_opening(&mut self) -> (String, bool) {
+    fn end_opening(&mut self) -> Absence {
         match std::mem::replace(&mut self.presence, Presence::There) {
-            Presence::Opening { why, waited } => (why, waited),
+            Presence::Opening(why) => why,
             other => panic!("{}: nobody opens it, it is {other:?}", self.config.uri),
         }
     }
@@ -372,7 +360,7 @@ impl PathTable {
     pub fn begin_without(&mut self, place: usize, why: String) {
         let it = &mut self.all[place];
         assert!(it.is_there(), "{}: it is {:?}", it.config.uri, it.presence);
-        (it.presence, it.storage) = (Presence::Absent(why), None);
+        it.set_absent(why, false);
     }
 
     /// The engine has one more.
@@ -578,13 +566,13 @@ mod tests {
         it.let_go();
         assert!(!it.is_waiting() && it.why() == Some("no file"));
         it.begin_opening();
-        assert!(it.not_opened("busy".into()));
+        assert!(it.set_absent("busy".into(), false));
         assert_eq!(
             it.absence().unwrap(),
             "not there since the start, and tried again: busy"
         );
         it.begin_opening();
-        assert!(it.wait("for another".into()) && it.is_waiting());
+        assert!(it.set_absent("for another".into(), true) && it.is_waiting());
         it.begin_opening();
         assert_eq!(it.absence().unwrap(), "for another");
         it.let_go();

@@ -2,9 +2,10 @@
 //!
 //! # Contract
 //! A local path that could not be opened at the start, of a leg too, is looked for again with
-//! growing pauses, as paths over a network are. Each has a thread of its own, so that a file system
-//! that hangs holds up this path only. Its [entry](super::entries) has its state, and a reason of
-//! its own. Meanwhile the other paths of its volume serve, and it can be removed.
+//! growing pauses, as paths over a network are. Each volume has a thread of its own for that, so
+//! that a file system that hangs holds up the absent paths of this volume only. A path's
+//! [entry](super::entries) has its state, and a reason of its own. Meanwhile the other paths of its
+//! volume serve, and it can be removed. That it joins is a [`Change`] like others.
 //!
 //! The file at the place of a leg is read first, beside its present user: it is opened only if it
 //! is a leg, and of this mirror as far as that is known. Then all is as at a start, or after
@@ -28,16 +29,20 @@ use super::ends::open_end_of;
 use super::entries::PathEntry;
 use super::limited::Limit;
 use super::mirrors;
+use super::plan::Change;
+use super::reconcile::Reconciler;
 use super::service::{Service, State};
+use super::volumes::{AT_START, Running};
 use crate::ends::{End, FileAccess, Resources, VolumePlan};
 use crate::log;
 use crate::mirror::leg::LegFile;
-use crate::uri::UriKind;
+use crate::uri::{PathUri, UriKind};
 use anyhow::bail;
-use engine::host::{Change, PathConfig, VolumeConfig};
+use engine::host::{Change as Asked, PathConfig, VolumeConfig};
 use policy::PathIndex;
 use runtime::RuntimeError;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -53,11 +58,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// Longest wait for the engine to take a path.
-const JOIN_NS: u64 = 10_000_000_000;
+pub const JOIN_NS: u64 = 10_000_000_000;
 
 /// The same for another one that joins together with one that serves by now, and longest time for
 /// what that one has under way if it is to leave again.
-const JOIN_MORE_NS: u64 = 2_000_000_000;
+pub const JOIN_MORE_NS: u64 = 2_000_000_000;
 
 /// A volume that begins without some of its paths.
 pub struct Absent {
@@ -164,28 +169,15 @@ fn is_absent(error: &anyhow::Error, is_leg: bool) -> bool {
     errno.is_some_and(|it| absent.contains(&it))
 }
 
-/// A path that is looked for.
-#[derive(Clone, Copy, Debug)]
-struct Wanted {
-    /// The engine's number of its volume.
-    volume: u16,
-    /// [`PathEntry::id`]; another volume that gets the number has none of this id.
-    id: u64,
-}
-
-/// What became of an attempt to open a path.
-enum Tried {
-    /// It is to be tried again.
-    Again,
-    /// The engine has it, or it was removed.
-    Over,
-}
-
 /// A path that the caller opens.
 struct Claimed {
+    /// [`PathEntry::id`]
     id: u64,
     keys: PathKeys,
-    number: PathIndex,
+    /// Whether it waited for others before.
+    waited: bool,
+    /// It is known what became of it: another thread may open it again.
+    is_over: Cell<bool>,
 }
 
 /// Paths of a volume that the caller opens, and no other thread. What is not told of them when this
@@ -196,154 +188,147 @@ struct Claims<'a> {
     volume: u16,
     of: Volume,
     all: Vec<Claimed>,
-    /// [`Running::all_at_once`](super::volumes::Running::all_at_once).
+    /// [`Running::all_at_once`]
     all_at_once: bool,
 }
 
 impl Drop for Claims<'_> {
     fn drop(&mut self) {
-        for it in &self.all {
-            self.with(it.id, |entry| {
-                if entry.is_opening() {
-                    entry.let_go();
-                }
-            });
+        for it in self.all.iter().filter(|it| !it.is_over.get()) {
+            self.with(it, PathEntry::let_go);
         }
         self.service.news.notify_all();
     }
 }
 
 impl<'a> Claims<'a> {
-    /// Of those paths of a volume which `is_claimed`.
-    fn new(
-        service: &'a Service,
-        state: &mut State,
-        volume: u16,
-        is_claimed: impl Fn(&PathEntry) -> bool,
-    ) -> Option<Self> {
-        let running = state.volumes.get_mut(volume)?;
-        let all = running.entries().iter().filter(|it| is_claimed(it));
-        let all: Vec<Claimed> = all
-            .map(|it| Claimed {
-                id: it.id(),
-                keys: it.config().clone(),
-                number: it.index(),
-            })
-            .collect();
+    /// Of the absent paths of a volume, which nobody opens, but for those failed by hand.
+    fn new(service: &'a Service, volume: u16, running: &mut Running) -> Self {
+        let all = running.entries().absent().filter(|it| !it.is_failed());
+        let all = all.map(|it| Claimed {
+            id: it.id(),
+            keys: it.config().clone(),
+            waited: it.is_waiting(),
+            is_over: Cell::new(false),
+        });
+        let mut all: Vec<Claimed> = all.collect();
+        // What failed last is tried first: else the others would join and leave each time.
+        all.sort_by_key(|it| it.waited);
         for it in &all {
-            running
-                .entry(it.id)
-                .into_iter()
-                .for_each(PathEntry::begin_opening);
+            let entry = running.entry(it.id);
+            entry.into_iter().for_each(PathEntry::begin_opening);
         }
-        Some(Self {
+        Self {
             service,
             volume,
             of: running.of.clone(),
             all,
             all_at_once: running.all_at_once,
-        })
+        }
     }
 
-    /// Does something with an entry, unless it was removed.
-    fn with<T>(&self, id: u64, change: impl FnOnce(&mut PathEntry) -> T) -> Option<T> {
+    /// Does something with the entry of a path, unless it was removed.
+    fn with<T>(&self, it: &Claimed, change: impl FnOnce(&mut PathEntry) -> T) -> Option<T> {
         let mut state = self.service.state();
-        state.volumes.get_mut(self.volume)?.entry(id).map(change)
+        let running = state.volumes.get_mut(self.volume)?;
+        running.entry(it.id).map(change)
+    }
+
+    /// A path is absent, and why; `waits`: for others. Whether that is news.
+    fn set_absent(&self, it: &Claimed, why: &str, waits: bool) -> bool {
+        it.is_over.set(true);
+        let is_news = self.with(it, |entry| entry.set_absent(why.to_owned(), waits));
+        is_news == Some(true)
     }
 
     /// A path can't be opened; the log names a reason that is new.
-    fn failed(&self, id: u64, why: &str) {
-        let is_news = self.with(id, |entry| entry.not_opened(why.to_owned()));
-        if is_news == Some(true) {
+    fn failed(&self, it: &Claimed, why: &str) {
+        if self.set_absent(it, why, false) {
             let name = &self.of.name;
             log::say(format!("{name}: not there yet: {why}; it is tried again"));
         }
     }
 
-    /// The engine gets paths that are open, but for those that were removed; which it has then.
-    /// Where they join together these are all, or none: then all are absent again, or wait.
+    /// Where paths join together, those that are open wait if others are not; whether they do.
+    fn wait_for_others(&self, open: &[(&Claimed, End)]) -> bool {
+        let others: Vec<String> = {
+            let state = self.service.state();
+            let running = state.volumes.get(self.volume).into_iter();
+            let absent = running.flat_map(|it| it.entries().absent());
+            let others = absent.filter(|it| !open.iter().any(|(open, _)| open.id == it.id()));
+            others.map(|it| it.config().uri.to_string()).collect()
+        };
+        let waits = self.all_at_once && !others.is_empty();
+        let why = waits_for(&others.join(", "));
+        for (it, _) in open.iter().filter(|_| waits) {
+            if self.set_absent(it, &why, true) {
+                log::say(format!("{}: {}: {why}", self.of.name, it.keys.uri));
+            }
+        }
+        waits
+    }
+
+    /// The engine gets paths that are open, but for those that were removed: each, or where they
+    /// join together all or none. For a caller that has the volume to itself.
     ///
     /// # Errors
     /// Why it does not take one, nor those after it.
-    fn join<'c>(&self, open: &'c [(&'c Claimed, End)]) -> (Vec<&'c Claimed>, Result<(), String>) {
+    fn join(&self, open: Vec<(&Claimed, End)>) -> Result<(), String> {
+        self.service.mark_paths(self.volume);
+        let name = &self.of.name;
+        let mut steps = Reconciler::of_verb(self.service);
         let mut joined: Vec<&Claimed> = Vec::new();
-        let mut became = Ok(());
         for (it, end) in open {
             // As they are now: a reload may have changed them since they were claimed.
-            let Some(keys) = self.with(it.id, |entry| entry.config().clone()) else {
+            let Some(keys) = self.with(it, |entry| entry.config().clone()) else {
                 continue;
             };
-            let wait_ns = match joined.is_empty() {
-                true => JOIN_NS,
-                false => JOIN_MORE_NS,
-            };
-            if let Err(why) = self.join_one(it, &keys, end, wait_ns) {
-                self.failed(it.id, &why);
-                if self.all_at_once {
-                    joined.retain(|joined| !self.take_back(joined, &keys));
-                }
-                became = Err(why);
-                break;
+            it.is_over.set(true);
+            let uri = keys.uri.clone();
+            if !self.all_at_once {
+                steps = Reconciler::of_verb(self.service); // those that have joined stay
             }
-            joined.push(it);
+            steps.ends.insert(uri.to_string(), end);
+            let Err(why) = steps.step(Change::JoinPath(name.clone(), keys), false) else {
+                joined.push(it);
+                continue;
+            };
+            self.failed(it, &why);
+            if let Err(why) = steps.undo() {
+                log::say(format!("{name}: serves without {uri}: {why}"));
+            }
+            joined.retain(|it| !self.is_taken_back(it, &uri));
+            self.say_joined(&joined);
+            return Err(why);
         }
-        for it in &joined {
-            self.with(it.id, PathEntry::joined);
-            self.service.put_aside_path(self.volume, it.number);
-        }
-        (joined, became)
+        self.say_joined(&joined);
+        Ok(())
     }
 
-    fn join_one(
-        &self,
-        it: &Claimed,
-        keys: &PathKeys,
-        end: &End,
-        wait_ns: u64,
-    ) -> Result<(), String> {
-        let path = self.service.register_end(keys, end)?;
-        let path = PathConfig {
-            numbers: 1 << it.number.0,
-            ..path
-        };
-        let change = Change::AddPath(self.volume, Box::new(path));
-        let joined = self
-            .service
-            .ask_for(change, wait_ns, Duration::from_secs(1));
-        joined.map(drop)
-    }
-
-    /// The engine parts with a path that has joined, since `other` has not; whether it did. What it
-    /// wrote meanwhile its controller flushes.
-    fn take_back(&self, it: &Claimed, other: &PathKeys) -> bool {
-        let (name, uri) = (&self.of.name, &it.keys.uri);
-        let left = self
-            .service
-            .ask_to_leave(self.volume, it.number, true, JOIN_MORE_NS);
-        if let Err(why) = left {
-            log::say(format!(
-                "{name}: {uri}: serves without {}, though a flush has to reach both: it could not \
-                 be taken back: {why}",
-                other.uri
-            ));
+    /// Whether the engine has parted with a path that had joined, since `other` has not. What it
+    /// wrote meanwhile its controller has flushed.
+    fn is_taken_back(&self, it: &Claimed, other: &PathUri) -> bool {
+        if self.with(it, |entry| entry.is_there()) != Some(false) {
             return false;
         }
-        let why = waits_for(&other.uri.to_string());
+        let why = waits_for(&other.to_string());
+        self.set_absent(it, &why, true);
+        let (name, uri) = (&self.of.name, &it.keys.uri);
         log::say(format!("{name}: {uri}: was taken back: {why}"));
-        self.with(it.id, |entry| entry.wait(why));
         true
     }
 
-    /// Whether one was failed by hand meanwhile.
-    fn is_one_failed(&self) -> bool {
-        let state = self.service.state();
-        let running = state.volumes.get(self.volume);
-        running.is_some_and(|running| self.all.iter().any(|it| running.is_failed_id(it.id)))
-    }
-
-    /// Whether each was removed.
-    fn are_removed(&self) -> bool {
-        self.all.iter().all(|it| self.with(it.id, |_| ()).is_none())
+    fn say_joined(&self, joined: &[&Claimed]) {
+        let name = &self.of.name;
+        for uri in joined.iter().map(|it| &it.keys.uri) {
+            log::say(match self.of.leg_of {
+                Some(_) => format!(
+                    "{name}: this leg is there now: {uri}: its superblock decides what becomes of \
+                     it"
+                ),
+                None => format!("{name}: its path is there now: {uri}"),
+            });
+        }
     }
 }
 
@@ -397,181 +382,106 @@ impl Settling {
 impl Service {
     /// Looks for what was not there at the start, until it is.
     pub fn look_for_late(self: &Arc<Self>) {
-        let all: Vec<(Wanted, String)> = {
+        let all: Vec<(u16, String)> = {
             let state = self.state();
             let volumes = state.volumes.iter();
-            let absent = volumes.flat_map(|(volume, it)| {
-                let paths = it.entries().absent();
-                paths.map(move |path| {
-                    let id = path.id();
-                    (
-                        Wanted { volume, id },
-                        format!("{}: {}", it.of.name, path.config().uri),
-                    )
-                })
-            });
-            absent.collect()
+            let absent = volumes.filter(|(_, it)| it.entries().absent().next().is_some());
+            absent
+                .map(|(volume, it)| (volume, it.of.name.clone()))
+                .collect()
         };
-        for (wanted, what) in all {
+        for (volume, name) in all {
             let service = Arc::clone(self);
-            let look = move || service.look_for(wanted);
+            let look = move || service.look_for(volume);
             let builder = std::thread::Builder::new().name("late".into());
             if let Err(error) = builder.spawn(look) {
                 log::say(format!(
-                    "{what}: is not tried again: no thread can be started: {error}"
+                    "{name}: what is not there is not tried again: no thread can be started: \
+                     {error}"
                 ));
             }
         }
     }
 
-    fn look_for(&self, wanted: Wanted) {
+    fn look_for(&self, volume: u16) {
         let mut pause = PAUSE_MIN;
         let mut settling = Settling::default();
-        loop {
-            pause = match self.rest(wanted, pause) {
+        while !self.open_late(volume, &mut settling) {
+            pause = match self.rest(volume, pause) {
                 true => PAUSE_MIN,
                 false => (pause * 2).min(PAUSE_MAX),
             };
-            if self.state().is_closed() {
-                return;
-            }
-            if let Tried::Over = self.open_late(wanted, &mut settling) {
-                return;
-            }
         }
     }
 
-    /// Waits for a time, or until the path is restored that was failed by hand; whether it was.
-    fn rest(&self, wanted: Wanted, pause: Duration) -> bool {
-        let is_failed = |state: &State| {
-            let running = state.volumes.get(wanted.volume);
-            running.is_some_and(|running| running.is_failed_id(wanted.id))
+    /// Waits for a time, or until a path is restored that was failed by hand; whether one was.
+    fn rest(&self, volume: u16, pause: Duration) -> bool {
+        let failed = |state: &State| {
+            let running = state.volumes.get(volume);
+            running.map_or(0, |it| {
+                it.entries().absent().filter(|it| it.is_failed()).count()
+            })
         };
         let state = self.state();
-        let failed = is_failed(&state);
+        let before = failed(&state);
         let rested = self.news.wait_timeout_while(state, pause, |state| {
-            !state.is_closed() && is_failed(state) == failed
+            !state.is_closed() && failed(state) == before
         });
         let (state, _) = rested.unwrap_or_else(PoisonError::into_inner);
-        failed && !is_failed(&state)
+        failed(&state) < before
     }
 
-    /// Opens a path, and hands it to the engine; where paths of its volume join together, waits for
-    /// them, or opens all.
-    fn open_late(&self, wanted: Wanted, settling: &mut Settling) -> Tried {
-        let Wanted { volume, id } = wanted;
-        let (claims, joins) = {
+    /// Opens those absent paths of a volume that are there, and hands them to the engine; whether
+    /// none is looked for any more.
+    fn open_late(&self, volume: u16, settling: &mut Settling) -> bool {
+        let claims = {
             let mut state = self.state();
-            let Some(running) = state.volumes.get_mut(volume) else {
-                return Tried::Over;
+            let is_closed = state.is_closed();
+            let running = state.volumes.get_mut(volume);
+            let Some(running) = running.filter(|it| it.serial == AT_START && !is_closed) else {
+                return true;
             };
-            let others_wait = {
-                let mut others = running.entries().absent().filter(|it| it.id() != id);
-                others.all(|it| it.is_waiting() && !it.is_failed())
-            };
-            let mut entries = running.entries().iter();
-            let Some(it) = entries.find(|it| it.id() == id) else {
-                return Tried::Over;
-            };
-            if it.is_there() {
-                return Tried::Over;
+            if running.entries().absent().next().is_none() {
+                return true;
             }
-            // A verb opens it, or it would take I/O before it is failed.
-            let is_kept = it.is_opening() || it.is_failed();
-            if is_kept || it.is_waiting() && !others_wait {
-                return Tried::Again;
+            if running.entries().absent().any(PathEntry::is_opening) {
+                return false; // by a verb
             }
-            let joins = !running.all_at_once || others_wait;
-            // The last one that was missing opens all.
-            let joins_others = running.all_at_once && others_wait;
-            let is_claimed = |it: &PathEntry| it.id() == id || (joins_others && !it.is_there());
-            let claims = Claims::new(self, &mut state, volume, is_claimed);
-            let Some(mut claims) = claims else {
-                unreachable!("volume {volume} was there under this lock");
-            };
-            // What failed last is tried first: else the others would join and leave each time.
-            claims.all.sort_by_key(|it| it.id != id);
-            (claims, joins)
+            Claims::new(self, volume, running)
         };
         let mut open = Vec::new();
         for it in &claims.all {
-            let leg_of = claims.of.leg_of.as_deref();
-            let opened = self
-                .may_be_opened(&it.keys, leg_of, settling)
-                .and_then(|()| self.open_claimed(&claims, it, Limit::None));
-            match opened {
+            let may = self.may_be_opened(&it.keys, claims.of.leg_of.as_deref(), settling);
+            match may.and_then(|()| self.open_claimed(&claims, it, Limit::None)) {
                 Ok(end) => open.push((it, end)),
-                Err(why) => {
-                    claims.failed(it.id, &why);
-                    return Tried::Again;
-                }
+                Err(why) => claims.failed(it, &why),
             }
         }
-        if !joins {
-            self.wait_for_others(&claims, id);
-            return Tried::Again;
+        if !claims.wait_for_others(&open) && !open.is_empty() {
+            self.join_late(&claims, open);
         }
-        self.join_late(&claims, &open)
+        false
     }
 
-    /// Hands paths that are open to the engine.
-    fn join_late(&self, claims: &Claims<'_>, open: &[(&Claimed, End)]) -> Tried {
-        let name = &claims.of.name;
+    /// Hands paths that are open to the engine, unless a verb has the volume, or fails one of them.
+    fn join_late(&self, claims: &Claims<'_>, open: Vec<(&Claimed, End)>) {
         let mirror = claims.of.leg_of.as_deref();
         let mirror = mirror.map(|it| self.state().volumes.number(it)).transpose();
         // Users' verbs come first.
         let alone = match mirror {
             Ok(Some(mirror)) => self.alone_with_mirror_now(mirror),
-            Ok(None) => (self.changes.verbs).alone_last(std::slice::from_ref(name), &|| true),
-            Err(_) => None, // its mirror has left, and it leaves
+            Ok(None) => {
+                let names = std::slice::from_ref(&claims.of.name);
+                self.changes.verbs.alone_last(names, &|| true)
+            }
+            Err(_) => return, // its mirror has left, and it leaves
         };
         let Some(_alone) = alone else {
-            return Tried::Again;
-        };
-        // No verb removes one from here on.
-        if claims.are_removed() {
-            return Tried::Over;
-        }
-        if claims.is_one_failed() {
-            return Tried::Again;
-        }
-        self.mark_paths(claims.volume);
-        let (joined, became) = claims.join(open);
-        for it in joined {
-            let uri = &it.keys.uri;
-            log::say(match claims.of.leg_of {
-                Some(_) => format!(
-                    "{name}: this leg is there now: {uri}: its superblock decides what becomes of \
-                     it"
-                ),
-                None => format!("{name}: its path is there now: {uri}"),
-            });
-        }
-        match became {
-            Ok(()) => Tried::Over,
-            Err(_) => Tried::Again, // it is noted
-        }
-    }
-
-    /// A path can be opened, and joins when the other absent ones of its volume can.
-    fn wait_for_others(&self, claims: &Claims<'_>, id: u64) {
-        let mut state = self.state();
-        let Some(running) = state.volumes.get_mut(claims.volume) else {
             return;
         };
-        let others = running.entries().absent();
-        let comes = |it: &PathEntry| it.is_waiting() && !it.is_failed();
-        let others = others.filter(|it| it.id() != id && !comes(it));
-        let others: Vec<String> = others.map(|it| it.config().uri.to_string()).collect();
-        let why = waits_for(&others.join(", "));
-        let Some(entry) = running.entry(id) else {
-            return; // it was removed
-        };
-        let line = format!("{}: {}: {why}", claims.of.name, entry.config().uri);
-        let is_news = entry.wait(why);
-        drop(state);
-        if is_news {
-            log::say(line);
+        let is_failed = |it: &Claimed| claims.with(it, |entry| entry.is_failed()) == Some(true);
+        if !open.iter().any(|(it, _)| is_failed(it)) {
+            claims.join(open).ok(); // it is noted
         }
     }
 
@@ -586,26 +496,80 @@ impl Service {
             let it = state.volumes.get(volume);
             it.is_some_and(|it| it.entries().iter().any(PathEntry::is_opening))
         };
-        let waited = self
-            .news
-            .wait_timeout_while(self.state(), wait, |it| is_opening(it));
+        let waited = self.news.wait_timeout_while(self.state(), wait, is_opening);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() && is_opening(&mut state) {
             return Err("it is being opened, which takes long; try again".into());
         }
-        let claims = Claims::new(self, &mut state, volume, |it| !it.is_there());
-        drop(state);
-        let Some(claims) = claims else {
+        let Some(running) = state.volumes.get_mut(volume) else {
             return Ok(()); // it has left
         };
-        if claims.is_one_failed() {
+        if running.entries().absent().any(PathEntry::is_failed) {
             return Err("a path of it was failed by hand: restore that first (braid path)".into());
         }
-        let mut open = Vec::new();
-        for it in &claims.all {
-            open.push((it, self.open_claimed(&claims, it, Limit::Verb)?));
+        let claims = Claims::new(self, volume, running);
+        drop(state);
+        let open = claims
+            .all
+            .iter()
+            .map(|it| Ok((it, self.open_claimed(&claims, it, Limit::Verb)?)));
+        let open: Result<Vec<_>, String> = open.collect();
+        claims.join(open?)
+    }
+
+    /// A path that is open and absent joins; `wait_ns`: how long the engine has for that.
+    ///
+    /// # Errors
+    /// Why it doesn't.
+    pub fn join_path(
+        &self,
+        volume: u16,
+        path: PathIndex,
+        end: &End,
+        wait_ns: u64,
+    ) -> Result<(), String> {
+        let keys = {
+            let state = self.state();
+            let it = state
+                .volumes
+                .get(volume)
+                .and_then(|it| it.entries().get(path));
+            it.ok_or("it has left meanwhile")?.config().clone()
+        };
+        let config = PathConfig {
+            numbers: 1 << path.0,
+            ..self.register_end(&keys, end)?
+        };
+        let change = Asked::AddPath(volume, Box::new(config));
+        self.ask_for(change, wait_ns, Duration::from_secs(1))?;
+        self.with_entry(volume, path, PathEntry::joined);
+        self.put_aside_path(volume, path);
+        Ok(())
+    }
+
+    /// A path that has joined is absent again.
+    ///
+    /// # Errors
+    /// Why it stays.
+    pub fn part_path(&self, volume: u16, path: PathIndex) -> Result<(), String> {
+        self.ask_to_leave(volume, path, true, JOIN_MORE_NS)?;
+        self.with_entry(volume, path, |it| it.set_absent(String::new(), true));
+        Ok(())
+    }
+
+    fn with_entry<T>(
+        &self,
+        volume: u16,
+        path: PathIndex,
+        change: impl FnOnce(&mut PathEntry) -> T,
+    ) {
+        let mut state = self.state();
+        let running = state.volumes.get_mut(volume);
+        if let Some(running) = running
+            && let Some(id) = running.entries().get(path).map(PathEntry::id)
+        {
+            running.entry(id).map(change);
         }
-        claims.join(&open).1
     }
 
     /// Opens what is at a path now; this may block for as long as `limit` allows.

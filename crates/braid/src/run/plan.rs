@@ -74,6 +74,10 @@ pub enum Change {
     OpenVolume(String),
     /// A path joins a volume.
     AddPath(String, PathSpec),
+    /// A path that was not there since the start joins.
+    JoinPath(String, PathKeys),
+    /// It is absent again.
+    PartPath(String, PathKeys),
     /// An export of a volume listens.
     AddExport(String, Export),
     /// Who may connect to an export, or whether it is read-only: before and after.
@@ -120,6 +124,8 @@ impl Change {
         match self {
             Self::OpenVolume(volume)
             | Self::AddPath(volume, _)
+            | Self::JoinPath(volume, _)
+            | Self::PartPath(volume, _)
             | Self::AddExport(volume, _)
             | Self::SetExport(volume, ..)
             | Self::SetAdmin(volume, ..)
@@ -162,6 +168,7 @@ impl Change {
         Some(match self.clone() {
             Self::OpenVolume(volume) => Self::CloseVolume(volume),
             Self::AddPath(volume, path) => Self::RemovePath(volume, path),
+            Self::JoinPath(volume, path) => Self::PartPath(volume, path),
             Self::AddExport(volume, export) => Self::RemoveExport(volume, export),
             Self::SetExport(volume, before, after) => Self::SetExport(volume, after, before),
             Self::SetAdmin(volume, path, before) => {
@@ -190,6 +197,8 @@ impl fmt::Display for Change {
         match self {
             Self::OpenVolume(volume) => write!(f, "add volume {volume}"),
             Self::AddPath(volume, path) => write!(f, "{volume}: add path {}", path.config.uri),
+            Self::JoinPath(volume, path) => write!(f, "{volume}: join path {}", path.uri),
+            Self::PartPath(volume, path) => write!(f, "{volume}: part with path {}", path.uri),
             Self::AddExport(volume, export) => write!(f, "{volume}: add export {}", export.nbd),
             Self::SetExport(volume, _, export) => {
                 write!(f, "{volume}: change export {}", export.nbd)

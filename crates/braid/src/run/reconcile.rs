@@ -10,11 +10,13 @@ use super::config::Export;
 use super::desired::{Desired, DesiredVolume, PathSpec};
 use super::entries::AdminState;
 use super::exports;
+use super::late::{JOIN_MORE_NS, JOIN_NS};
 use super::nvme_exports::{HostPort, NvmeChange};
 use super::plan::{ActualVolume, Change, LegVerb, Presence, plan};
 use super::reload;
 use super::service::{Service, State};
 use crate::control::rpc::ControlError;
+use crate::ends::End;
 use policy::PathIndex;
 use std::collections::BTreeMap;
 
@@ -29,6 +31,8 @@ pub struct Reconciler<'a> {
     bound: Vec<(String, Export, Bound)>,
     /// Addresses of exports over NVMe/TCP that listen.
     host_ports: Vec<HostPort>,
+    /// What absent paths lead to that join, by URI.
+    pub ends: BTreeMap<String, End>,
     /// Steps that were done, to be taken back; of a path that has left, what it had.
     done: Vec<(Change, Option<Seat>)>,
 }
@@ -54,6 +58,7 @@ impl<'a> Reconciler<'a> {
             opened: BTreeMap::new(),
             bound: Vec::new(),
             host_ports: Vec::new(),
+            ends: BTreeMap::new(),
             done: Vec::new(),
         }
     }
@@ -187,6 +192,21 @@ impl<'a> Reconciler<'a> {
             Change::RemovePath(name, path) => {
                 let (number, index) = self.find(name, path)?;
                 service.remove_path(number, index, force)?;
+            }
+            Change::JoinPath(name, path) => {
+                let (number, index) = self.find(name, &path.clone().into())?;
+                let Some(end) = self.ends.get(&path.uri.to_string()) else {
+                    unreachable!("{change}: it was opened before");
+                };
+                let wait_ns = match self.done.is_empty() {
+                    true => JOIN_NS,
+                    false => JOIN_MORE_NS,
+                };
+                service.join_path(number, index, end, wait_ns)?;
+            }
+            Change::PartPath(name, path) => {
+                let (number, index) = self.find(name, &path.clone().into())?;
+                service.part_path(number, index)?;
             }
             Change::ForgetPath(name, path) => {
                 let (number, index) = self.find(name, &path.clone().into())?;

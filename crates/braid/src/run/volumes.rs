@@ -127,12 +127,6 @@ impl Running {
         self.entries.of_id(id)
     }
 
-    /// Whether the path with this identifier was failed by hand; `false`: it was removed.
-    pub fn is_failed_id(&self, id: u64) -> bool {
-        let mut entries = self.entries.iter();
-        entries.any(|it| it.id() == id && it.is_failed())
-    }
-
     /// The engine has a path more.
     pub fn join(&mut self, spec: PathSpec, number: PathIndex, storage: Option<Storage>) {
         self.entries.join(spec, number, storage);

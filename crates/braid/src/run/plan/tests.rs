@@ -364,6 +364,7 @@ fn step(world: &mut World, change: &Change, desired: &Desired) {
         Change::Rename(..) => unreachable!("{change}: plan pairs by name"),
         Change::Nvme(..) => unreachable!("{change}: no volume here has such exports"),
         Change::SetPolicy(..) | Change::SetPath(..) | Change::SetKeys(..) => {}
+        Change::JoinPath(..) | Change::PartPath(..) => panic!("{change}: no file asks for that"),
         Change::Leg(..) => panic!("{change}: by verb only"),
     }
 }
