@@ -444,6 +444,12 @@ impl Config {
         self.volumes.iter().find(|volume| volume.name == name)
     }
 
+    /// The legs of a mirror.
+    pub fn legs(&self, mirror: &str) -> impl Iterator<Item = &Volume> {
+        let is_leg = move |it: &&Volume| it.leg_of.as_deref() == Some(mirror);
+        self.volumes.iter().filter(is_leg)
+    }
+
     /// Its paths; none, if there is no such volume.
     pub fn paths_of(&self, name: &str) -> &[PathKeys] {
         self.volume(name).map_or(&[], |volume| &volume.paths)

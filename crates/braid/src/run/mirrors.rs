@@ -15,7 +15,7 @@ mod records;
 mod terms;
 
 pub use again::Stopped;
-pub use configured::{configure_idle_legs, name_legs, refuse_legs};
+pub use configured::{name_legs, refuse_legs};
 pub(in crate::run) use kept::PAUSED;
 pub use records::{IdText, MirrorRecords};
 

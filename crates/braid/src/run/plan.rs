@@ -13,7 +13,7 @@ use super::entries::{AdminState, PathEntry};
 use super::live;
 use super::nvme_exports::NvmeChange;
 use super::paths::uris;
-use super::volumes::Running;
+use super::service::State;
 use engine::mirror::LegReport;
 use policy::{Knobs, Policy};
 use std::collections::BTreeMap;
@@ -52,6 +52,8 @@ pub struct ActualVolume {
     pub paths: Vec<ActualPath>,
     /// That listen, over NBD.
     pub exports: Vec<Export>,
+    /// Legs of a mirror that it does without until it is started again.
+    pub idle: Vec<String>,
 }
 
 /// What a verb does with a leg of a mirror.
@@ -259,22 +261,24 @@ struct Sorted {
 }
 
 impl ActualVolume {
-    /// As it runs. `presence`: how the engine has each of its paths.
-    pub fn new(
-        running: &Running,
-        exports: Vec<Export>,
-        presence: impl Fn(&PathEntry) -> Presence,
-    ) -> Self {
+    /// As one runs. `presence`: how the engine has each of those paths that are there.
+    pub fn new(state: &State, number: u16, presence: impl Fn(&PathEntry) -> Presence) -> Self {
         let path = |it: &PathEntry| ActualPath {
             spec: it.into(),
-            presence: presence(it),
+            presence: match it.is_there() {
+                true => presence(it),
+                false => Presence::Absent,
+            },
         };
+        let running = &state.volumes[number];
+        let idle = state.idle_legs(&running.of.name);
         Self {
             of: running.of.clone(),
             policy: running.policy,
             knobs: running.knobs,
             paths: running.entries().iter().map(path).collect(),
-            exports,
+            exports: state.exports_of(number),
+            idle: idle.map(|it| it.name.clone()).collect(),
         }
     }
 
@@ -402,11 +406,11 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
         let of = &volume.of;
         match (named(&of.name), &of.leg_of) {
             (Some(there), _) => there.plan(volume, &mut changes),
-            (None, Some(mirror)) if named(mirror).is_some() => {
+            (None, Some(mirror)) if named(mirror).is_some_and(|it| !it.idle.contains(&of.name)) => {
                 let add = Change::AddLeg(mirror.clone(), volume.clone());
                 changes.legs.push(add);
             }
-            (None, Some(_)) => {} // it comes with its mirror
+            (None, Some(_)) => {} // it comes when its mirror starts
             (None, None) => changes.open.push(Change::OpenVolume(of.name.clone())),
         }
     }

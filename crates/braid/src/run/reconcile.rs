@@ -408,11 +408,6 @@ impl Service {
 pub fn changes(state: &State, desired: &Desired) -> Vec<Change> {
     let volumes = state.volumes.iter();
     let ours = volumes.filter(|(_, it)| desired.volume(&it.of.name).is_some());
-    let actual = ours.map(|(number, it)| {
-        ActualVolume::new(it, state.exports_of(number), |path| match path.is_there() {
-            false => Presence::Absent,
-            true => Presence::Live,
-        })
-    });
+    let actual = ours.map(|(number, _)| ActualVolume::new(state, number, |_| Presence::Live));
     plan(desired, &actual.collect::<Vec<_>>())
 }

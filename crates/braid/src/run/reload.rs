@@ -14,10 +14,9 @@
 //! not to be called by the thread that passes news between cores on.
 use super::config::{Config, Volume};
 use super::desired::Desired;
-use super::entries::PathEntry;
 use super::live;
 use super::locks::Alone;
-use super::mirrors::{configure_idle_legs, name_legs, refuse_legs};
+use super::mirrors::{name_legs, refuse_legs};
 use super::nvme_exports;
 use super::plan::{ActualVolume, Change, Presence, leg_words, plan};
 use super::reconcile::Reconciler;
@@ -116,11 +115,16 @@ impl<'a> Reload<'a> {
         renames.back().apply_to(&mut new);
         refuse_fixed(&state.configured, &new)?;
         name_legs(&mut new, &state.configured, &state)?;
-        let actual = actual(&state, |number, path| match path.is_there() {
-            false => Presence::Absent,
-            true if path_state(number, path.index().0) == Some(PathState::Live) => Presence::Live,
-            true => Presence::Down,
+        let numbered = state.volumes.iter();
+        let actual = numbered.map(|(number, _)| {
+            ActualVolume::new(&state, number, |path| {
+                match path_state(number, path.index().0) {
+                    Some(PathState::Live) => Presence::Live,
+                    _ => Presence::Down,
+                }
+            })
         });
+        let actual: Vec<ActualVolume> = actual.collect();
         service.place_subsystems(&state, &mut new)?;
         let desired = Desired::now(&state).reloaded(&state.configured, &new, &choices);
         let mut plan = plan(&desired, &actual);
@@ -368,7 +372,9 @@ impl<'a> Reload<'a> {
         choices.rename(&renames);
         renames.apply_to(&mut self.new);
         let before = state.served();
-        let opened = state.volumes.admit(&self.new);
+        let mut opened = state.volumes.admit(&self.new);
+        // Those of mirrors are said to have come with these; a verb may open one just now.
+        opened.retain(|it| state.volumes[*it].of.leg_of.is_none());
         let new = opened.iter();
         self.said
             .extend(new.map(|number| service.tell_new(&state, *number)));
@@ -382,27 +388,14 @@ impl<'a> Reload<'a> {
         let desired = Desired::now(&state).reloaded(&state.configured, &self.new, &choices);
         self.said.extend(service.set_values(&mut state, desired));
         state.configured = self.new.clone();
-        let mut given = self.new.clone();
-        given
-            .volumes
-            .extend(configure_idle_legs(&mut state, &self.new));
         drop(state);
-        choices.forget_others(&given);
+        choices.forget_others(&self.new);
         drop(choices);
         service.rename_records(&renames);
         drop(names);
         service.keep_opened(&opened);
         Ok(())
     }
-}
-
-/// The volumes that run.
-fn actual(state: &State, presence: impl Fn(u16, &PathEntry) -> Presence) -> Vec<ActualVolume> {
-    let all = state.volumes.iter().map(|(number, it)| {
-        let exports = state.exports_of(number);
-        ActualVolume::new(it, exports, |path| presence(number, path))
-    });
-    all.collect()
 }
 
 /// Absent paths that may hold writes (T13) don't leave.

@@ -96,7 +96,8 @@ pub struct Start {
 
 /// What may change.
 pub struct State {
-    /// As the file said when it was read last.
+    /// As the file said when it was read last, with the legs that mirrors have by verb: also those
+    /// that have no volume now ([`State::idle_legs`]).
     pub configured: Config,
     /// Which volumes there are.
     pub volumes: Volumes,
@@ -110,8 +111,6 @@ pub struct State {
     pub ending: BTreeMap<usize, u16>,
     /// Mirrors that were stopped, by number.
     pub stopped: BTreeMap<u16, Stopped>,
-    /// Legs that could not be opened when their mirror was started again, by its number.
-    pub left_out: BTreeMap<u16, Vec<Volume>>,
     closed: bool,
 }
 
@@ -133,6 +132,13 @@ impl State {
     pub fn ensure_open(&self) -> anyhow::Result<()> {
         anyhow::ensure!(!self.closed, "the engine is ending");
         Ok(())
+    }
+
+    /// Legs of a mirror that are none of the engine's volumes: it was stopped, or they could not be
+    /// opened when it was started again.
+    pub fn idle_legs(&self, mirror: &str) -> impl Iterator<Item = &Volume> {
+        let legs = self.configured.legs(mirror);
+        legs.filter(|leg| !self.volumes.iter().any(|(_, it)| it.of.name == leg.name))
     }
 
     /// Where a path comes from, and who told of it.
@@ -197,7 +203,6 @@ impl Service {
             ending: BTreeMap::new(),
             configured,
             stopped: BTreeMap::new(),
-            left_out: BTreeMap::new(),
             closed: false,
         };
         Self {

@@ -247,7 +247,6 @@ impl Service {
         self.known().mirror_records.forget_unwritten(volume);
         let mut state = self.state();
         state.stopped.remove(&volume);
-        state.left_out.remove(&volume);
         let connect_ns = state.configured.connect_timeout.0;
         for leg in state.volumes.leaving_legs(name) {
             self.senders

@@ -9,7 +9,7 @@
 //! # Limits
 //! A leg that was left out is not reached before the mirror is stopped and started once more.
 use super::orders::NotStarted;
-use super::{mirror_config, owner, storage_of};
+use super::{leg_config, mirror_config, owner, storage_of};
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::log;
@@ -29,9 +29,7 @@ pub(super) const WAIT: Duration = Duration::from_secs(45);
 /// What a mirror had that was stopped.
 #[derive(Clone)]
 pub struct Stopped {
-    /// Its legs as the file has them, or as they were added, each with its name among the mirror's.
-    pub legs: Vec<(String, Volume)>,
-    /// Which one each was, by that name.
+    /// Which leg each was, by its name among the mirror's.
     pub slots: Vec<(u8, String)>,
     /// Where it was exported.
     pub exports: Vec<Export>,
@@ -76,13 +74,6 @@ impl Stopped {
     }
 }
 
-/// Legs that were to be opened.
-#[derive(Default)]
-struct Opened {
-    there: Vec<(LegConfig, VolumeInfo)>,
-    left_out: Vec<Volume>,
-}
-
 impl Service {
     /// Starts a mirror that was stopped; `discard`: the leg that is given up, by its number or URI.
     ///
@@ -98,26 +89,26 @@ impl Service {
     ) -> Result<(), NotStarted> {
         let _alone = self.alone_with_mirror(volume, by)?;
         let name = self.name(volume);
-        let (stopped, of) = {
+        // It has ended only after that was waited for: they are open still.
+        self.close_legs(&name);
+        let (stopped, of, files) = {
             let state = self.state();
             let stopped = state.stopped.get(&volume).cloned();
             // It may have left while another verb was waited for.
             let it = state.volumes.get(volume);
             let it = it.ok_or_else(|| state.volumes.unknown(&name))?;
-            (stopped, it.of.clone())
+            let files: Vec<Volume> = state.idle_legs(&name).cloned().collect();
+            (stopped, it.of.clone(), files)
         };
         let not = || ControlError::refused(format!("{name} was not stopped by verb"));
         let stopped = stopped.ok_or_else(not)?;
-        // It has ended only after that was waited for: they are open still.
-        self.close_legs(&name);
-        let (names, files): (Vec<_>, Vec<_>) = stopped.legs.iter().cloned().unzip();
+        let names: Vec<String> = files.iter().map(|it| leg_config(it, 0).name).collect();
         let meant = |wanted| stopped.meant(&names, wanted);
         let discard = discard.map(meant).transpose();
         let discard = discard.map_err(|why| ControlError::params(format!("{name} {why}")))?;
         let free = self.ensure_free(&files);
         free.map_err(|why| ControlError::refused(format!("{name}: {why}")))?;
-        let opened = self.open_all(&files);
-        let (legs, infos): (Vec<_>, Vec<_>) = opened.there.into_iter().unzip();
+        let (legs, infos) = self.open_all(&files);
         let numbers: Vec<u16> = legs.iter().map(|leg| leg.volume).collect();
         let close = || numbers.iter().for_each(|number| self.close_leg(*number));
         if legs.is_empty() {
@@ -125,7 +116,7 @@ impl Service {
             return Err(ControlError::refused(format!("{name}: {why}")).into());
         }
         let place = |leg: &str| {
-            let (_, file) = stopped.legs.iter().find(|it| it.0 == leg)?;
+            let (_, file) = names.iter().zip(&files).find(|it| it.0 == leg)?;
             let mut opened = legs.iter();
             opened.position(|it| self.name(it.volume) == file.name)
         };
@@ -145,7 +136,6 @@ impl Service {
             close();
             ControlError::refused(format!("{name} was not begun: {why}"))
         })?;
-        self.state().left_out.insert(volume, opened.left_out);
         self.listen_again(volume, &stopped.exports)?;
         match became {
             MirrorState::Running => Ok(()),
@@ -188,11 +178,9 @@ impl Service {
     }
 
     fn assemble_new(&self, number: u16, of: &Volume, legs: &[Volume]) -> Result<(), String> {
-        let opened = self.open_all(legs);
-        let (legs, infos): (Vec<_>, Vec<_>) = opened.there.into_iter().unzip();
+        let (legs, infos) = self.open_all(legs);
         let known = self.known().mirror(&of.name);
         let config = mirror_config(of, legs, known, owner(&self.identity));
-        self.state().left_out.insert(number, opened.left_out);
         match self.begin(number, Anew { config, infos })? {
             MirrorState::Running => Ok(()),
             MirrorState::Refused(why) | MirrorState::Failed(why) => {
@@ -242,19 +230,14 @@ impl Service {
         Ok(())
     }
 
-    /// Volumes for all of these legs.
-    fn open_all(&self, legs: &[Volume]) -> Opened {
-        let mut opened = Opened::default();
-        for leg in legs {
-            match self.open_leg_of(leg) {
-                Ok(there) => opened.there.push(there),
-                Err(why) => {
-                    log::say(format!("{}: this leg is left out: {why}", leg.name));
-                    opened.left_out.push(leg.clone());
-                }
-            }
-        }
-        opened
+    /// Volumes for all of these legs that can be opened.
+    fn open_all(&self, legs: &[Volume]) -> (Vec<LegConfig>, Vec<VolumeInfo>) {
+        let open = |leg: &Volume| {
+            let opened = self.open_leg_of(leg);
+            let left_out = |why| log::say(format!("{}: this leg is left out: {why}", leg.name));
+            opened.map_err(left_out).ok()
+        };
+        legs.iter().filter_map(open).unzip()
     }
 
     /// It was begun: its exports listen, unless they do by now.
@@ -280,7 +263,6 @@ mod tests {
     fn stopped(slots: &[(u8, &str)]) -> Stopped {
         let slots = slots.iter().map(|it| (it.0, it.1.to_owned()));
         Stopped {
-            legs: Vec::new(),
             slots: slots.collect(),
             exports: Vec::new(),
         }

@@ -28,7 +28,7 @@ use crate::run::desired::DesiredVolume;
 use crate::run::limited::Limit;
 use crate::run::locks::Alone;
 use crate::run::plan::{Change, LegVerb};
-use crate::run::service::Service;
+use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind, names};
 use engine::host::VolumeInfo;
 use engine::mirror::{
@@ -171,6 +171,14 @@ impl Service {
             None => self.is_taken(volume, number),
         };
         if taken {
+            // One that could not be opened before is this one.
+            let mut state = self.state();
+            let has = |keys: &PathKeys| of.paths.iter().any(|it| it.uri == keys.uri);
+            let name = state.volumes.name(volume);
+            let idle = state.idle_legs(&name).filter(|it| it.paths.iter().any(has));
+            let idle: Vec<String> = idle.map(|it| it.name.clone()).collect();
+            let configured = &mut state.configured.volumes;
+            configured.retain(|it| !idle.contains(&it.name));
             return Ok(());
         }
         let Some(why) = why else {
@@ -369,10 +377,9 @@ impl Service {
         self.tidy_legs(volume);
         // One that could not be opened is not tried again.
         let mut state = self.state();
-        let left_out = state.left_out.entry(volume).or_default();
-        if let Some(at) = left_out_place(left_out, leg) {
-            left_out.remove(at);
-        }
+        let idle = idle_leg(&state, volume, leg).map(|it| it.name.clone());
+        let configured = &mut state.configured.volumes;
+        configured.retain(|it| Some(&it.name) != idle.as_ref());
         Ok(())
     }
 
@@ -458,25 +465,13 @@ impl Service {
     /// exports are gone by now.
     fn note_stopped(&self, volume: u16, report: MirrorReport, exports: Vec<Export>) {
         let mut state = self.state();
-        let name = state.volumes.name(volume);
-        let legs = state.volumes.iter();
-        let legs = legs.filter(|(_, it)| it.of.leg_of.as_deref() == Some(&name));
-        // Not what is in force: that is chosen still when the legs are opened again.
-        let file = |it: &Volume| state.configured.volume(&it.name).unwrap_or(it).clone();
-        let legs = legs.map(|(number, it)| {
-            let leg = report.legs.iter().find(|leg| leg.volume == Some(number));
-            let name = leg.map_or_else(|| leg_config(&it.of, 0).name, |leg| leg.name.clone());
-            (name, file(&it.of))
+        let slots = report.legs.into_iter().filter_map(|leg| {
+            let number = leg.volume;
+            let file = number.and_then(|it| state.configured.volume(&state.volumes.name(it)));
+            let name = file.map_or(leg.name, |it| leg_config(it, 0).name);
+            Some((leg.slot?, name))
         });
-        let mut legs: Vec<(String, Volume)> = legs.collect();
-        let left_out = state.left_out.remove(&volume).unwrap_or_default();
-        // One of those may have been added again meanwhile.
-        let left_out = not_among(legs.iter().map(|it| &it.1), left_out).into_iter();
-        legs.extend(left_out.map(|it| (leg_config(&it, 0).name, it)));
-        let slots = report.legs.into_iter();
-        let slots = slots.filter_map(|leg| Some((leg.slot?, leg.name)));
         let stopped = Stopped {
-            legs,
             slots: slots.collect(),
             exports,
         };
@@ -511,16 +506,12 @@ impl Service {
 
     /// The names of a mirror and its legs.
     fn with_legs(&self, volume: u16) -> Vec<String> {
-        let name = self.name(volume);
-        let legs = self.legs_of(&name).into_iter();
-        let mut all: Vec<String> = legs.map(|leg| self.name(leg)).collect();
-        // Those of one that was stopped get their volumes again when it starts.
-        let stopped = self.state().stopped.get(&volume).cloned();
-        let legs = stopped.into_iter().flat_map(|it| it.legs);
-        all.extend(legs.map(|leg| leg.1.name));
-        all.push(name);
+        let state = self.state();
+        let name = state.volumes.name(volume);
+        // Those without a volume get one again when it starts.
+        let legs = state.configured.legs(&name).map(|it| it.name.clone());
+        let mut all: Vec<String> = legs.chain([name.clone()]).collect();
         all.sort_unstable();
-        all.dedup();
         all
     }
 
@@ -535,7 +526,9 @@ impl Service {
     /// The volumes of a mirror's legs go; whether there were any.
     pub(super) fn close_legs(&self, name: &str) -> bool {
         let legs = self.legs_of(name);
-        legs.iter().for_each(|number| self.close_leg(*number));
+        for number in &legs {
+            self.take_back_volume(self.state(), *number);
+        }
         !legs.is_empty()
     }
 
@@ -625,13 +618,16 @@ impl Service {
     /// A volume of the engine for a leg that the file has so, or would have, once it is ready; its
     /// name is locked. What was chosen of it holds.
     pub(super) fn open_leg_of(&self, of: &Volume) -> Result<(LegConfig, VolumeInfo), String> {
+        let is_new;
         let number = {
             let _opening = self.changes.opening();
             let number = self.open_volume(of)?;
             let mut state = self.state();
-            state.configured.volumes.push(of.clone());
-            let configured = state.configured.clone();
+            let mut configured = state.configured.clone();
+            is_new = configured.volume(&of.name).is_none();
+            configured.volumes.extend(is_new.then(|| of.clone()));
             state.volumes.admit(&configured);
+            state.configured = configured;
             number
         };
         let begun = Instant::now();
@@ -643,19 +639,21 @@ impl Service {
             match there {
                 Some(Some(there)) => return Ok(there),
                 Some(None) => {}
-                None => {
-                    let mut state = self.state();
-                    state.configured.volumes.retain(|it| it.name != of.name);
-                    return Err("it has left again: see the engine's log".into());
-                }
+                None => break,
             }
             sleep(POLL);
         }
-        self.close_leg(number);
+        let mut state = self.state();
+        let configured = &mut state.configured.volumes;
+        configured.retain(|it| !is_new || it.name != of.name);
+        if !state.volumes.has(number) {
+            return Err("it has left again: see the engine's log".into());
+        }
+        self.take_back_volume(state, number);
         Err("it does not become ready: see the engine's log".into())
     }
 
-    /// The volume of a leg goes.
+    /// The volume of a leg goes, which is none any more.
     pub(super) fn close_leg(&self, number: u16) {
         let mut state = self.state();
         let name = state.volumes.name(number);
@@ -714,15 +712,14 @@ fn places_of<'a>(
     })
 }
 
-/// The place of a leg among those that could not be opened; `None` where it can't be told which one
-/// it is.
-pub(super) fn left_out_place(left_out: &[Volume], leg: &LegReport) -> Option<usize> {
+/// A leg of a mirror that could not be opened when that was started again; `None` where it can't be
+/// told which one it is.
+pub(super) fn idle_leg<'a>(state: &'a State, mirror: u16, leg: &LegReport) -> Option<&'a Volume> {
+    let name = state.volumes.name(mirror);
     let named = |wanted| {
-        let all = (0..).zip(left_out);
-        let of = move |it: &Volume| leg.names(&leg_config(it, 0).uris) == Some(wanted);
-        let mut found = all.filter(move |(_, it)| of(it));
-        let first = found.next();
-        first.filter(|_| found.next().is_none()).map(|it| it.0)
+        let of = |it: &&Volume| leg.names(&leg_config(it, 0).uris) == Some(wanted);
+        let all: Vec<&Volume> = state.idle_legs(&name).filter(of).collect();
+        <[&Volume; 1]>::try_from(all).ok().map(|[only]| only)
     };
     named(Named::Whole).or_else(|| named(Named::Beginning))
 }
@@ -750,13 +747,6 @@ fn still_says(leg: &LegReport, failed: bool) -> bool {
         Some(UriKind::Memory(_)) => false,
         _ => failed || leg.volume.is_none() || leg.status == LegStatus::Missing,
     }
-}
-
-/// Those of `legs` whose paths none of the others has.
-fn not_among<'a>(others: impl Iterator<Item = &'a Volume>, mut legs: Vec<Volume>) -> Vec<Volume> {
-    let there: Vec<_> = others.flat_map(|it| &it.paths).map(|it| &it.uri).collect();
-    legs.retain(|leg| !leg.paths.iter().any(|it| there.contains(&&it.uri)));
-    legs
 }
 
 impl Service {

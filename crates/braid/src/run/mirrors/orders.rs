@@ -11,7 +11,7 @@
 //! An order is answered when the mirror's core has it, that to start when it is known what came of
 //! it; that is said in lines, and `stat` shows it. A leg is meant by its name or number as `stat`
 //! shows them, or by its URI.
-use super::legs::{is_still, left_out_place};
+use super::legs::{idle_leg, is_still};
 use super::terms;
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
@@ -295,9 +295,8 @@ impl Service {
         if leg.volume.is_some() {
             return Ok(());
         }
-        let left_out = self.state().left_out.get(&volume).cloned();
-        let place = left_out_place(&left_out.unwrap_or_default(), leg);
-        let why = match place.is_some() {
+        let is_idle = idle_leg(&self.state(), volume, leg).is_some();
+        let why = match is_idle {
             true => format!(
                 "it could not be opened when {name} was started: stop {name} and start it again \
                  (braid mirror stop, braid mirror assemble)"

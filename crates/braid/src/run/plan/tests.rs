@@ -73,6 +73,7 @@ fn runs(name: &str, paths: &[u8]) -> Engine {
         knobs: of.knobs(),
         paths: of.paths.iter().map(there).collect(),
         exports: Vec::new(),
+        idle: Vec::new(),
         of: of.clone(),
     };
     Engine {
