@@ -16,17 +16,7 @@ use super::paths::uris;
 use super::service::State;
 use engine::mirror::LegReport;
 use policy::{Knobs, Policy};
-use std::collections::BTreeMap;
 use std::fmt;
-
-/// One path of a volume that runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ActualPath {
-    /// As it was asked for.
-    pub spec: PathSpec,
-    /// How the engine has it.
-    pub presence: Presence,
-}
 
 /// How an engine has a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,16 +32,10 @@ pub enum Presence {
 /// One volume that runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActualVolume {
-    /// Its keys in force.
-    pub of: Volume,
-    /// In force.
-    pub policy: Policy,
-    /// In force.
-    pub knobs: Knobs,
-    /// In the order in which they are shown.
-    pub paths: Vec<ActualPath>,
-    /// That listen, over NBD.
-    pub exports: Vec<Export>,
+    /// As one would desire it, with the exports that listen.
+    pub now: DesiredVolume,
+    /// How the engine has each of its paths, in their order.
+    pub presence: Vec<Presence>,
     /// Legs of a mirror that it does without until it is started again.
     pub idle: Vec<String>,
 }
@@ -263,60 +247,44 @@ struct Sorted {
 impl ActualVolume {
     /// As one runs. `presence`: how the engine has each of those paths that are there.
     pub fn new(state: &State, number: u16, presence: impl Fn(&PathEntry) -> Presence) -> Self {
-        let path = |it: &PathEntry| ActualPath {
-            spec: it.into(),
-            presence: match it.is_there() {
-                true => presence(it),
-                false => Presence::Absent,
-            },
+        let of_path = |it: &PathEntry| match it.is_there() {
+            true => presence(it),
+            false => Presence::Absent,
         };
         let running = &state.volumes[number];
         let idle = state.idle_legs(&running.of.name);
         Self {
-            of: running.of.clone(),
-            policy: running.policy,
-            knobs: running.knobs,
-            paths: running.entries().iter().map(path).collect(),
-            exports: state.exports_of(number),
+            now: DesiredVolume::listening(state, number),
+            presence: running.entries().iter().map(of_path).collect(),
             idle: idle.map(|it| it.name.clone()).collect(),
         }
     }
 
-    /// The same, as one would desire it.
-    pub fn desired(&self) -> DesiredVolume {
-        DesiredVolume {
-            of: Volume {
-                exports: self.exports.clone(),
-                ..self.of.clone()
-            },
-            policy: self.policy,
-            knobs: self.knobs,
-            paths: self.paths.iter().map(|it| it.spec.clone()).collect(),
-            awaited: BTreeMap::new(),
-        }
+    fn paths(&self) -> impl Iterator<Item = (&PathSpec, Presence)> {
+        self.now.paths.iter().zip(self.presence.iter().copied())
     }
 
-    fn path(&self, path: &PathKeys) -> Option<&ActualPath> {
-        self.paths.iter().find(|it| it.spec.config.uri == path.uri)
+    fn path(&self, path: &PathKeys) -> Option<(&PathSpec, Presence)> {
+        self.paths().find(|(it, _)| it.config.uri == path.uri)
     }
 
     fn export(&self, nbd: &NbdAddress) -> Option<&Export> {
-        self.exports.iter().find(|it| it.nbd == *nbd)
+        self.now.of.exports.iter().find(|it| it.nbd == *nbd)
     }
 
     /// Steps until it is as desired, but for its exports.
     fn plan(&self, wanted: &DesiredVolume, changes: &mut Sorted) {
         let name = || wanted.of.name.clone();
         for spec in &wanted.paths {
-            let Some(there) = self.path(&spec.config) else {
+            let Some((there, _)) = self.path(&spec.config) else {
                 changes.add.push(Change::AddPath(name(), spec.clone()));
                 continue;
             };
-            if there.spec.admin != spec.admin {
-                let admin = Change::SetAdmin(name(), spec.clone(), there.spec.admin);
+            if there.admin != spec.admin {
+                let admin = Change::SetAdmin(name(), spec.clone(), there.admin);
                 changes.admin.push(admin);
             }
-            let (now, keys) = (&there.spec.config, &spec.config);
+            let (now, keys) = (&there.config, &spec.config);
             let throughput = (now.throughput != keys.throughput)
                 .then(|| format!("throughput {}", keys.throughput));
             let distance =
@@ -328,7 +296,7 @@ impl ActualVolume {
                     .push(Change::SetPath(name(), keys.clone(), words));
             }
         }
-        for ActualPath { spec, presence } in &self.paths {
+        for (spec, presence) in self.paths() {
             let mut paths = wanted.paths.iter();
             if paths.any(|it| it.config.uri == spec.config.uri) {
                 continue;
@@ -343,11 +311,11 @@ impl ActualVolume {
                     .push(Change::RemovePath(name(), spec.clone())),
             }
         }
-        if (self.policy, self.knobs) != (wanted.policy, wanted.knobs) {
+        if (self.now.policy, self.now.knobs) != (wanted.policy, wanted.knobs) {
             let set = Change::SetPolicy(name(), wanted.policy, wanted.knobs);
             changes.rest.push(set);
         }
-        let keys = live::changed(&self.of, &wanted.of);
+        let keys = live::changed(&self.now.of, &wanted.of);
         if !keys.is_empty() {
             changes.rest.push(Change::SetKeys(name(), keys));
         }
@@ -363,7 +331,7 @@ fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted
     let mut moved: Vec<(&str, &NbdAddress)> = Vec::new();
     for volume in &desired.volumes {
         let name = &volume.of.name;
-        let there = actual.iter().find(|it| it.of.name == *name);
+        let there = actual.iter().find(|it| it.now.of.name == *name);
         for export in &volume.of.exports {
             if let Some(now) = there.and_then(|it| it.export(&export.nbd)) {
                 if now != export {
@@ -373,7 +341,7 @@ fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted
                 continue;
             }
             let is_free = |it: &&ActualVolume| {
-                let of = (it.of.name.as_str(), &export.nbd);
+                let of = (it.now.of.name.as_str(), &export.nbd);
                 it.export(&export.nbd).is_some() && !is_wanted(of.0, of.1) && !moved.contains(&of)
             };
             let from = actual.iter().find(is_free);
@@ -382,15 +350,15 @@ fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted
                 changes.exports.push(add);
                 continue;
             };
-            moved.push((&from.of.name, &export.nbd));
-            let from = from.of.name.clone();
+            moved.push((&from.now.of.name, &export.nbd));
+            let from = from.now.of.name.clone();
             let moves = Change::MoveExport(from, name.clone(), export.clone());
             changes.rest.push(moves);
         }
     }
     for it in actual {
-        let name = it.of.name.as_str();
-        let gone = it.exports.iter().filter(|export| {
+        let name = it.now.of.name.as_str();
+        let gone = it.now.of.exports.iter().filter(|export| {
             !is_wanted(name, &export.nbd) && !moved.contains(&(name, &export.nbd))
         });
         let gone = gone.map(|export| Change::RemoveExport(name.to_owned(), export.clone()));
@@ -401,7 +369,7 @@ fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted
 /// Returns the steps in their order.
 pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
     let mut changes = Sorted::default();
-    let named = |name: &str| actual.iter().find(|it| it.of.name == name);
+    let named = |name: &str| actual.iter().find(|it| it.now.of.name == name);
     for volume in &desired.volumes {
         let of = &volume.of;
         match (named(&of.name), &of.leg_of) {
@@ -417,7 +385,7 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
     plan_exports(desired, actual, &mut changes);
     let is_live = |volume: &str, path: &PathSpec| {
         let there = named(volume).and_then(|it| it.path(&path.config));
-        there.is_some_and(|it| it.presence == Presence::Live)
+        there.is_some_and(|it| it.1 == Presence::Live)
     };
     changes.remove.sort_by_key(|change| match change {
         Change::RemovePath(volume, path) => !is_live(volume, path),
@@ -426,11 +394,12 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
     let (mut legs_gone, mut volumes_gone) = (Vec::new(), Vec::new());
     for it in actual
         .iter()
+        .map(|it| &it.now)
         .filter(|it| desired.volume(&it.of.name).is_none())
     {
         match it.of.leg_of.clone() {
             Some(mirror) if desired.volume(&mirror).is_some() => {
-                legs_gone.push(Change::RemoveLeg(mirror, it.desired()));
+                legs_gone.push(Change::RemoveLeg(mirror, it.clone()));
             }
             Some(_) => {} // it goes with its mirror
             None => volumes_gone.push(Change::CloseVolume(it.of.name.clone())),
@@ -452,4 +421,4 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

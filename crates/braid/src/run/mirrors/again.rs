@@ -8,7 +8,8 @@
 //!
 //! # Limits
 //! A leg that was left out is not reached before the mirror is stopped and started once more.
-use super::orders::NotStarted;
+use super::legs::file_of;
+use super::orders::{NotStarted, meant};
 use super::{leg_config, mirror_config, owner, storage_of};
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
@@ -17,9 +18,8 @@ use crate::run::config::{Export, Volume};
 use crate::run::service::Service;
 use crate::run::volumes::Running;
 use engine::host::VolumeInfo;
-use engine::mirror::{Anew, LegConfig, MirrorOrder, MirrorState};
+use engine::mirror::{Anew, LegConfig, LegReport, MirrorOrder, MirrorState};
 use mirror::assembly::Wishes;
-use mirror::{Label, Named};
 use std::time::Duration;
 
 /// How long it has to start while somebody waits for it: it may have to watch another owner for
@@ -29,49 +29,10 @@ pub(super) const WAIT: Duration = Duration::from_secs(45);
 /// What a mirror had that was stopped.
 #[derive(Clone)]
 pub struct Stopped {
-    /// Which leg each was, by its name among the mirror's.
-    pub slots: Vec<(u8, String)>,
+    /// Its legs as they were shown then.
+    pub legs: Vec<LegReport>,
     /// Where it was exported.
     pub exports: Vec<Export>,
-}
-
-impl Stopped {
-    /// The leg that is meant by its number or URI, by its name among all `names`.
-    ///
-    /// # Errors
-    /// There is none, or it can't be told which one.
-    fn meant<'a>(&self, names: &'a [String], wanted: &str) -> Result<&'a str, String> {
-        let number = wanted.parse::<u8>().ok();
-        let slots = self.slots.iter().filter(|it| Some(it.0) == number);
-        let slots: Vec<&str> = slots.map(|it| it.1.as_str()).collect();
-        let named = |name: &str| names.iter().find(|it| *it == name);
-        if let Some(name) = named(wanted) {
-            return Ok(name);
-        }
-        if let [only] = slots[..] {
-            if let Some(name) = named(only) {
-                return Ok(name);
-            }
-            // One that was not there is known by its label, which may be the beginning of a URI.
-            let label = Label::cut(only);
-            for wanted in [Named::Whole, Named::Beginning] {
-                let is_it = |it: &&String| label.names(it) == Some(wanted);
-                let found: Vec<&String> = names.iter().filter(is_it).collect();
-                if let [name] = found[..] {
-                    return Ok(name);
-                }
-            }
-            return Err(format!(
-                "had a leg {wanted}: which one can't be told, name its URI"
-            ));
-        }
-        let shown = names.iter().map(|name| {
-            let slot = self.slots.iter().find(|it| it.1 == *name);
-            slot.map_or(name.clone(), |it| format!("{} ({name})", it.0))
-        });
-        let shown = shown.collect::<Vec<_>>().join(", ");
-        Err(format!("had no leg \"{wanted}\", only {shown}"))
-    }
 }
 
 impl Service {
@@ -102,10 +63,16 @@ impl Service {
         };
         let not = || ControlError::refused(format!("{name} was not stopped by verb"));
         let stopped = stopped.ok_or_else(not)?;
-        let names: Vec<String> = files.iter().map(|it| leg_config(it, 0).name).collect();
-        let meant = |wanted| stopped.meant(&names, wanted);
-        let discard = discard.map(meant).transpose();
-        let discard = discard.map_err(|why| ControlError::params(format!("{name} {why}")))?;
+        let given_up = |wanted| {
+            let called = |it: &&Volume| it.paths.iter().any(|keys| keys.uri.to_string() == wanted);
+            if let Some(file) = files.iter().find(called) {
+                return Ok(file);
+            }
+            let leg = &stopped.legs[meant(&stopped.legs, wanted)?];
+            let why = || format!("{name}: leg {wanted}: which one can't be told, name its URI");
+            file_of(files.iter(), leg).ok_or_else(|| ControlError::params(why()))
+        };
+        let discard = discard.map(given_up).transpose()?;
         let free = self.ensure_free(&files);
         free.map_err(|why| ControlError::refused(format!("{name}: {why}")))?;
         let (legs, infos) = self.open_all(&files);
@@ -115,17 +82,15 @@ impl Service {
             let why = "none of its legs can be opened: see the engine's log";
             return Err(ControlError::refused(format!("{name}: {why}")).into());
         }
-        let place = |leg: &str| {
-            let (_, file) = names.iter().zip(&files).find(|it| it.0 == leg)?;
-            let mut opened = legs.iter();
-            opened.position(|it| self.name(it.volume) == file.name)
-        };
+        let is_it = |leg: &Volume, it: &LegConfig| self.name(it.volume) == leg.name;
+        let place = |leg: &Volume| legs.iter().position(|it| is_it(leg, it));
         let wishes = Wishes {
             without,
             discard: discard.and_then(place),
         };
         if let Some(leg) = discard.filter(|_| wishes.discard.is_none()) {
             close();
+            let leg = leg_config(leg, 0).name;
             let why = format!("{leg} is to be given up, and can't be opened: leave it out");
             return Err(ControlError::refused(format!("{name}: {why}")).into());
         }
@@ -253,42 +218,5 @@ impl Service {
             made.map_err(|error| ControlError::refused(format!("{error:#}")))?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stopped(slots: &[(u8, &str)]) -> Stopped {
-        let slots = slots.iter().map(|it| (it.0, it.1.to_owned()));
-        Stopped {
-            slots: slots.collect(),
-            exports: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn t45_the_leg_that_is_given_up_is_the_one_that_is_meant_or_none() {
-        let long = "x".repeat(90);
-        let names = ["a", "b", "0", &long].map(|name| format!("file:/{long}/{name}"));
-        let [a, b, ..] = &names;
-        let it = stopped(&[(0, a), (1, b), (2, Label::cut(b).as_str())]);
-        assert_eq!(it.meant(&names, "0"), Ok(a.as_str()));
-        assert_eq!(
-            it.meant(&names, "1"),
-            Ok(b.as_str()),
-            "not what begins alike"
-        );
-        assert_eq!(it.meant(&names, b), Ok(b.as_str()));
-        let unsure = it.meant(&names, "2");
-        assert!(unsure.is_err_and(|why| why.contains("can't be told")));
-        let none = it.meant(&names, "7");
-        assert!(none.is_err_and(|why| why.contains(&format!("only 0 ({a}), 1 ({b}), "))));
-        let names = ["file:/c".to_owned(), "file:/d".into()];
-        let it = stopped(&[(0, "file:/c"), (1, "file:/d"), (1, "file:/c")]);
-        assert!(it.meant(&names, "1").is_err(), "two say that they are it");
-        let it = stopped(&[(5, "file:/d")]);
-        assert_eq!(it.meant(&names, "5"), Ok("file:/d"));
     }
 }

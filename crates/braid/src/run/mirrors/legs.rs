@@ -464,18 +464,10 @@ impl Service {
     /// What a mirror begins anew with. One that was to stop before has what it had then: its
     /// exports are gone by now.
     fn note_stopped(&self, volume: u16, report: MirrorReport, exports: Vec<Export>) {
+        let legs = report.legs;
         let mut state = self.state();
-        let slots = report.legs.into_iter().filter_map(|leg| {
-            let number = leg.volume;
-            let file = number.and_then(|it| state.configured.volume(&state.volumes.name(it)));
-            let name = file.map_or(leg.name, |it| leg_config(it, 0).name);
-            Some((leg.slot?, name))
-        });
-        let stopped = Stopped {
-            slots: slots.collect(),
-            exports,
-        };
-        state.stopped.entry(volume).or_insert(stopped);
+        let stopped = state.stopped.entry(volume);
+        stopped.or_insert(Stopped { legs, exports });
     }
 
     /// No other verb changes this mirror or its legs, as long as this is there.
@@ -716,12 +708,31 @@ fn places_of<'a>(
 /// told which one it is.
 pub(super) fn idle_leg<'a>(state: &'a State, mirror: u16, leg: &LegReport) -> Option<&'a Volume> {
     let name = state.volumes.name(mirror);
+    let idle: Vec<&Volume> = state.idle_legs(&name).collect();
+    file_of(idle.into_iter(), leg)
+}
+
+/// The volume that a leg has: by a path of it, or by its label, which may be the beginning of a URI;
+/// `None` where it can't be told which one it is.
+pub(super) fn file_of<'a>(
+    all: impl Iterator<Item = &'a Volume> + Clone,
+    leg: &LegReport,
+) -> Option<&'a Volume> {
     let named = |wanted| {
         let of = |it: &&Volume| leg.names(&leg_config(it, 0).uris) == Some(wanted);
-        let all: Vec<&Volume> = state.idle_legs(&name).filter(of).collect();
-        <[&Volume; 1]>::try_from(all).ok().map(|[only]| only)
+        let mut found = all.clone().filter(of);
+        found.next().filter(|_| found.next().is_none())
     };
-    named(Named::Whole).or_else(|| named(Named::Beginning))
+    let has = |it: &&Volume| {
+        leg_config(it, 0)
+            .uris
+            .iter()
+            .any(|uri| leg.uris.contains(uri))
+    };
+    let by_path = all.clone().find(has);
+    by_path
+        .or_else(|| named(Named::Whole))
+        .or_else(|| named(Named::Beginning))
 }
 
 /// A file and its superblock.
@@ -763,5 +774,37 @@ impl Service {
             Some(leg) => self.unmake_leg(volume, leg),
             None => Err(ControlError::refused("it has left meanwhile")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::config::tests::parsed;
+    use crate::run::plan::tests::leg;
+    use mirror::Label;
+
+    #[test]
+    fn t45_file_of_a_leg_is_the_one_that_is_meant_or_none() {
+        let long = "x".repeat(90);
+        let uris = ["a", "b", "c"].map(|name| format!("file:/{long}/{name}"));
+        let uris: [&str; 3] = uris.each_ref().map(String::as_str);
+        let path = |uri: &str| format!("[[volume.path]]\nuri = \"{uri}\"\n");
+        let volume = |uri: &&str| parsed(&format!("[[volume]]\nname = \"v\"\n{}", path(uri)));
+        let files: Vec<Volume> = uris
+            .iter()
+            .map(|uri| volume(uri).volumes.remove(0))
+            .collect();
+        let file =
+            |leg: &LegReport| file_of(files.iter(), leg).map(|it| it.paths[0].uri.to_string());
+        let (a, label) = (uris[0], Label::of_uri(uris[1]));
+        assert_eq!(
+            file(&leg(0, "a and 1 more", &["file:/z", a])).as_deref(),
+            Some(a)
+        );
+        assert_eq!(file(&leg(1, label.as_str(), &[])).as_deref(), Some(uris[1]));
+        let cut = Label::cut(a);
+        assert_eq!(file(&leg(2, cut.as_str(), &[])), None, "each begins so");
+        assert_eq!(file(&leg(3, "file:/d", &[])), None);
     }
 }

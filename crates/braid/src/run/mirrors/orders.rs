@@ -97,11 +97,11 @@ impl Service {
     /// The same, with legs by their URIs where they are named.
     fn by_uri(&self, params: &MirrorParams) -> MirrorParams {
         let state = self.state();
-        let legs = state.volumes.legs(&params.volume);
         let uri = |word: &String| {
-            let named = legs.iter().find(|(_, name)| name == word);
-            let paths = named.and_then(|(number, _)| state.volumes[*number].of.paths.first());
-            paths.map_or(word.clone(), |it| it.uri.to_string())
+            let mut legs = state.configured.legs(&params.volume);
+            let named = legs.find(|it| it.leg() == Some(word));
+            let path = named.and_then(|it| it.paths.first());
+            path.map_or(word.clone(), |it| it.uri.to_string())
         };
         MirrorParams {
             leg: params.leg.as_ref().map(uri),
@@ -246,7 +246,7 @@ impl Service {
             return Err(ControlError::refused(format!("{} {why}", params.volume)).into());
         }
         let discard = params.discard.as_deref();
-        let discard = discard.map(|it| meant(report, it)).transpose()?;
+        let discard = discard.map(|it| meant(&report.legs, it)).transpose()?;
         let order = MirrorOrder::Assemble(Wishes {
             without: params.without,
             discard,
@@ -647,7 +647,7 @@ fn is_open(path: &Path) -> bool {
 /// There is none, or it can't be told which one.
 fn leg<'a>(report: &'a MirrorReport, params: &MirrorParams) -> Result<&'a LegReport, ControlError> {
     let wanted = params.leg.as_deref().unwrap_or_default();
-    Ok(&report.legs[meant(report, wanted)?])
+    Ok(&report.legs[meant(&report.legs, wanted)?])
 }
 
 /// The place among the legs of the one that is meant: by its number, by a URI of one that is
@@ -655,13 +655,13 @@ fn leg<'a>(report: &'a MirrorReport, params: &MirrorParams) -> Result<&'a LegRep
 ///
 /// # Errors
 /// There is none, or it can't be told which one.
-fn meant(report: &MirrorReport, wanted: &str) -> Result<usize, ControlError> {
+pub(super) fn meant(legs: &[LegReport], wanted: &str) -> Result<usize, ControlError> {
     let slot = wanted.parse::<u8>().ok();
     let uri = wanted.parse::<PathUri>().map(|uri| uri.to_string());
     let uri = uri.as_deref().unwrap_or(wanted);
     let is_called = |leg: &LegReport| leg.is_called(wanted) || leg.is_called(uri);
     let places = |is: &dyn Fn(&LegReport) -> bool| {
-        let legs = (0..).zip(&report.legs);
+        let legs = (0..).zip(legs);
         let found = legs.filter(|(_, leg)| is(leg)).map(|it| it.0);
         found.collect::<Vec<usize>>()
     };
@@ -674,7 +674,7 @@ fn meant(report: &MirrorReport, wanted: &str) -> Result<usize, ControlError> {
         .find(|it| !it.is_empty())
         .map(|it| &it[..])
     {
-        None => Err(unknown(report, wanted)),
+        None => Err(unknown(legs, wanted)),
         Some([only]) => Ok(*only),
         Some(_) if !by_number.is_empty() => Err(ControlError::params(format!(
             "several say that they are leg {wanted}: name it by its URI"
@@ -685,8 +685,8 @@ fn meant(report: &MirrorReport, wanted: &str) -> Result<usize, ControlError> {
     }
 }
 
-fn unknown(report: &MirrorReport, wanted: &str) -> ControlError {
-    let legs = report.legs.iter().map(|leg| match leg.slot {
+fn unknown(legs: &[LegReport], wanted: &str) -> ControlError {
+    let legs = legs.iter().map(|leg| match leg.slot {
         Some(slot) => format!("{slot} ({})", leg.name),
         None => leg.name.clone(),
     });

@@ -64,17 +64,10 @@ struct Engine {
 /// One volume with these paths, all live and as in the file.
 fn runs(name: &str, paths: &[u8]) -> Engine {
     let of = volume(name, paths);
-    let there = |config: &PathKeys| ActualPath {
-        spec: config.clone().into(),
-        presence: Presence::Live,
-    };
     let actual = ActualVolume {
-        policy: of.policy,
-        knobs: of.knobs(),
-        paths: of.paths.iter().map(there).collect(),
-        exports: Vec::new(),
+        now: DesiredVolume::of_file(of.clone(), None),
+        presence: vec![Presence::Live; of.paths.len()],
         idle: Vec::new(),
-        of: of.clone(),
     };
     Engine {
         file: vec![of],
@@ -92,7 +85,7 @@ impl Engine {
     /// What it is, as one desires it.
     fn now(&self) -> Desired {
         Desired {
-            volumes: self.actual.iter().map(ActualVolume::desired).collect(),
+            volumes: self.actual.iter().map(|it| it.now.clone()).collect(),
         }
     }
 
@@ -127,9 +120,9 @@ fn plan_of_the_same_file_is_empty() {
 #[test]
 fn plan_has_what_can_fail_first() {
     let mut engine = runs("a", &[1, 2, 3, 4]);
-    engine.actual[0].paths[1].presence = Presence::Down;
-    engine.actual[0].paths[3].presence = Presence::Absent;
-    engine.actual[0].exports = vec![export(1, false), export(2, false)];
+    engine.actual[0].presence[1] = Presence::Down;
+    engine.actual[0].presence[3] = Presence::Absent;
+    engine.actual[0].now.of.exports = vec![export(1, false), export(2, false)];
     let mut wanted = volume("a", &[3, 5]);
     wanted.policy = Policy::Numa;
     wanted.retries = Some(7);
@@ -165,14 +158,14 @@ fn paths_changed_by_verb_hold_until_the_file_says_something_else() {
     let both = ["a: add path 4", "a: remove path 2"];
     assert_eq!(words(&[volume("a", &[1, 4])], &engine), both);
     // What discovery told of stays.
-    engine.actual[0].paths[1].spec.origin = Origin::Discovery("d".into());
+    engine.actual[0].now.paths[1].origin = Origin::Discovery("d".into());
     assert_eq!(words(&[volume("a", &[1, 4])], &engine), both[..1]);
 }
 
 #[test]
 fn removal_of_a_failed_path_is_undone_as_failed() {
     let mut engine = runs("a", &[1, 2]);
-    engine.actual[0].paths[1].spec.admin = AdminState::Failed;
+    engine.actual[0].now.paths[1].admin = AdminState::Failed;
     let plan = plan(&engine.reloaded(&[volume("a", &[1])]), &engine.actual);
     let [Change::RemovePath(_, gone)] = &plan[..] else {
         panic!("{plan:?}");
@@ -208,13 +201,13 @@ fn admin_state_is_set_and_undone() {
     assert_eq!(undo.undo(), Some(plan[0].clone()));
 }
 
-#[test]
-fn verbs_of_legs_are_undone_where_that_can_be() {
-    let leg = LegReport {
-        name: "file:/a".into(),
-        uris: vec!["file:/a".into()],
-        volume: Some(3),
-        slot: Some(1),
+/// A leg that serves; with URIs, one that is configured.
+pub fn leg(slot: u8, name: &str, uris: &[&str]) -> LegReport {
+    LegReport {
+        name: name.into(),
+        uris: uris.iter().map(|it| (*it).to_owned()).collect(),
+        volume: (!uris.is_empty()).then_some(3),
+        slot: Some(slot),
         id: None,
         status: LegStatus::InSync,
         reachable: true,
@@ -227,7 +220,12 @@ fn verbs_of_legs_are_undone_where_that_can_be() {
         facts: None,
         counters: Default::default(),
         rebuild: None,
-    };
+    }
+}
+
+#[test]
+fn verbs_of_legs_are_undone_where_that_can_be() {
+    let leg = leg(1, "file:/a", &["file:/a"]);
     let of = |verb| Change::Leg("m".into(), Box::new(leg.clone()), verb);
     let (fail, restore) = (of(LegVerb::Fail), of(LegVerb::Restore));
     assert_eq!(fail.undo().as_ref(), Some(&restore));
@@ -262,9 +260,9 @@ fn listens(exports: &[Export]) -> BTreeMap<String, bool> {
 
 fn world(engine: &Engine) -> World {
     let all = engine.actual.iter().map(|it| {
-        let paths = it.paths.iter().map(|it| facts(&it.spec));
-        let of = (paths.collect(), listens(&it.exports));
-        (it.of.name.clone(), of)
+        let paths = it.now.paths.iter().map(facts);
+        let of = (paths.collect(), listens(&it.now.of.exports));
+        (it.now.of.name.clone(), of)
     });
     all.collect()
 }
@@ -380,7 +378,7 @@ fn export_that_moves_is_one_change_whoever_may_connect() {
         ..volume(name, &[1])
     };
     let mut engine = runs("a", &[1]).and(runs("b", &[2]));
-    engine.actual[0].exports = with("a", None).exports;
+    engine.actual[0].now.of.exports = with("a", None).exports;
     let to_b = |mode| {
         [
             volume("a", &[1]),
@@ -456,14 +454,15 @@ fn engine() -> impl Strategy<Value = Engine> {
             let mut one = runs(name, &there);
             one.file = vec![volume(name, &before)];
             let it = &mut one.actual[0];
-            it.exports = exports_of(&addresses, place(name));
-            for (path, (is_found, presence, admin)) in it.paths.iter_mut().zip(facts) {
+            it.now.of.exports = exports_of(&addresses, place(name));
+            let paths = it.now.paths.iter_mut().zip(&mut it.presence);
+            for ((path, there), (is_found, presence, admin)) in paths.zip(facts) {
                 if is_found {
-                    path.spec.origin = Origin::Discovery("d".into());
+                    path.origin = Origin::Discovery("d".into());
                 }
                 use AdminState::{Drained, Enabled, Failed};
-                path.spec.admin = [Enabled, Failed, Drained][admin];
-                path.presence = [Presence::Live, Presence::Down, Presence::Absent][presence];
+                path.admin = [Enabled, Failed, Drained][admin];
+                *there = [Presence::Live, Presence::Down, Presence::Absent][presence];
             }
             engine.and(one)
         })

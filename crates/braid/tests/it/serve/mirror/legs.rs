@@ -561,10 +561,10 @@ fn t45_of_two_halves_one_is_given_up_when_a_stopped_mirror_is_started_again() {
     };
     let words = discard(&place.leg("other"));
     let why = place.refused(&words.each_ref().map(String::as_str));
-    assert!(why.contains("had no leg"), "{why}");
+    assert!(why.contains("there is no leg"), "{why}");
     let words = discard("7");
     let why = place.refused(&words.each_ref().map(String::as_str));
-    assert!(why.contains("had no leg"), "{why}");
+    assert!(why.contains("there is no leg"), "{why}");
     let words = discard("0"); // a
     place.told(&words.each_ref().map(String::as_str));
     assert_eq!(place.client().read(0), [6; 4096]);
