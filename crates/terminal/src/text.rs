@@ -51,6 +51,26 @@ fn bounded(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
+/// Words in lines of so many columns, indented behind `lead`, which begins the first of them.
+pub fn paragraph(lead: &str, words: &str, columns: usize) -> String {
+    let indent = lead.chars().count();
+    let (mut text, mut used) = (lead.to_owned(), indent);
+    for word in words.split_whitespace() {
+        let width = word.chars().count();
+        if used > indent && used + 1 + width > columns {
+            text.push('\n');
+            text.push_str(&" ".repeat(indent));
+            used = indent;
+        } else if used > indent {
+            text.push(' ');
+            used += 1;
+        }
+        text.push_str(word);
+        used += width;
+    }
+    text + "\n"
+}
+
 /// TOML, as what it says.
 ///
 /// # Errors

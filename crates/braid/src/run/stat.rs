@@ -369,26 +369,13 @@ fn paragraph(text: &mut String, lead: &str, words: &str) -> Result {
 
 /// The same without an indent of its own; a line break in `lead` comes first.
 pub(super) fn paragraph_at(text: &mut String, lead: &str, words: &str) -> Result {
-    let lead = match lead.strip_prefix('\n') {
-        Some(lead) => {
-            writeln!(text)?;
-            lead
-        }
-        None => lead,
-    };
-    let mut line = lead.to_owned();
-    let indent = line.chars().count();
-    for word in words.split(' ') {
-        let used = line.chars().count();
-        if used > indent && used + 1 + word.chars().count() > COLUMNS {
-            writeln!(text, "{line}")?;
-            line = " ".repeat(indent);
-        } else if used > indent {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    writeln!(text, "{line}")
+    let bare = lead.trim_start_matches('\n');
+    let gap = &lead[..lead.len() - bare.len()];
+    write!(
+        text,
+        "{gap}{}",
+        terminal::text::paragraph(bare, words, COLUMNS)
+    )
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::model::{Figure, TOLERANCE};
 use paths::hedges;
 use terminal::output::{Ink, Style};
 use terminal::table::Table;
+use terminal::text::paragraph;
 use terminal::units::{format_bytes, format_ns, significant};
 
 const BAR_CELLS: usize = 24;
@@ -23,14 +24,13 @@ pub fn text(outcome: &Outcome, style: Style) -> String {
         let (stats, reads) = &cell.hedges;
         if let Some(words) = hedges::words(&hedges::json(stats, *reads)) {
             let (policy, op) = (cell.policy, cell.op.name());
-            text.push_str(&wrapped(&format!(
-                "{policy}, {op}: second copies: {words}."
-            )));
+            let line = format!("{policy}, {op}: second copies: {words}.");
+            text.push_str(&paragraph("• ", &line, WRAP));
         }
     }
     text.push('\n');
     for line in explanations(outcome) {
-        text.push_str(&wrapped(&line));
+        text.push_str(&paragraph("• ", &line, WRAP));
     }
     if !outcome.machine_is_quiet() {
         text.push('\n');
@@ -153,24 +153,6 @@ fn signed_percent(part: f64) -> String {
     } else {
         format!("{:+.1} %", tenths / 10.0)
     }
-}
-
-/// A paragraph with a hanging indent.
-fn wrapped(paragraph: &str) -> String {
-    let mut text = String::from("•");
-    let mut column = 1;
-    for word in paragraph.split_whitespace() {
-        let width = word.chars().count();
-        if column + 1 + width > WRAP {
-            text.push_str("\n ");
-            column = 1;
-        }
-        text.push(' ');
-        text.push_str(word);
-        column += 1 + width;
-    }
-    text.push('\n');
-    text
 }
 
 #[cfg(test)]
