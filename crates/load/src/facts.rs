@@ -77,24 +77,25 @@ impl Finished {
         let immediate = text.contains(WITHIN_A_TURN);
         text.push_str(&self.counts(words, extras, style));
         if immediate {
-            text.push_str(WITHIN_A_TURN);
-            text.push_str(
-                ": begun and ended at one reading of the clock, in one turn of the loop\n",
-            );
+            text.push_str(&format!(
+                "{WITHIN_A_TURN}: begun and ended at one reading of the clock, in one turn of the \
+                 loop\n"
+            ));
         }
         Ok(text)
     }
 
     fn heading(&self, words: &Words, cores: usize, extras: &Extras<'_>) -> anyhow::Result<String> {
         let sizes = words.sizes();
-        let mix = || format!("{} % read", words.read_percent());
-        let (op, size) = match words.op() {
-            "read" => ("read".to_owned(), sizes.read.to_string()),
-            "write" => ("write".to_owned(), sizes.write.to_string()),
-            _ if sizes.read == sizes.write => (mix(), sizes.read.to_string()),
-            _ => (
-                mix(),
-                format!("{} (read), {} (write)", sizes.read, sizes.write),
+        let (op, size) = match (words.op(), &sizes.read, &sizes.write) {
+            ("read", read, _) => ("read".to_owned(), read.to_string()),
+            ("write", _, write) => ("write".to_owned(), write.to_string()),
+            (_, read, write) => (
+                format!("{} % read", words.read_percent()),
+                match read == write {
+                    true => read.to_string(),
+                    false => format!("{read} (read), {write} (write)"),
+                },
             ),
         };
         Ok(format!(
@@ -104,11 +105,7 @@ impl Finished {
             plural(cores, extras.unit),
             format_ns(self.stats.elapsed_ns as f64),
             extras.over,
-            if self.interrupted {
-                ", ended early"
-            } else {
-                ""
-            },
+            ["", ", ended early"][usize::from(self.interrupted)],
         ))
     }
 
@@ -120,15 +117,14 @@ impl Finished {
             if op.ios == 0 && words.op() != "mixed" && words.op() != *name {
                 continue;
             }
-            let quantiles = [0.5, 0.99, 0.999].map(|part| latency(op.ios, op.quantile_ns(part)));
+            let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|part| op.quantile_ns(part));
+            let latencies = [op.mean_ns(), p50, p99, p999, op.latency.max() as f64];
             let mut row = vec![
                 (*name).to_owned(),
-                format_count(stats.iops(op).round() as u64),
-                significant(stats.mib_s(op)),
-                latency(op.ios, op.mean_ns()),
+                format_count(stats.rate(op.ios).round() as u64),
+                significant(stats.mib_s(op.bytes)),
             ];
-            row.extend(quantiles);
-            row.push(latency(op.ios, op.latency.max() as f64));
+            row.extend(latencies.map(|ns| latency(op.ios, ns)));
             table.row(row);
         }
         table
@@ -168,7 +164,7 @@ impl Stats {
     pub fn op_json(&self, op: &OpStats) -> Value {
         let us = |quantile| op.quantile_ns(quantile) / 1e3;
         json!({
-            "iops": self.iops(op), "mib_s": self.mib_s(op), "mean_us": op.mean_ns() / 1e3,
+            "iops": self.rate(op.ios), "mib_s": self.mib_s(op.bytes), "mean_us": op.mean_ns() / 1e3,
             "p50_us": us(0.5), "p99_us": us(0.99), "p999_us": us(0.999),
             "max_us": op.latency.max() as f64 / 1e3,
         })

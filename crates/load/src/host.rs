@@ -57,14 +57,12 @@ pub struct Host {
 }
 
 struct Core {
-    number: u16,
     handle: runtime::Handle<LoadMachine>,
-    sender: runtime::Sender<LoadControl>,
     progress: Arc<Progress>,
 }
 
 /// How far a task has come.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Moment {
     /// Since its start.
     pub elapsed: Duration,
@@ -81,11 +79,8 @@ impl Host {
     /// A name, file, path or reactor that can't be; the user's interruption.
     pub fn start(plan: &HostPlan, interrupt: Interrupt) -> anyhow::Result<Self> {
         let mut resources = Resources::default();
-        let volumes = plan
-            .volumes
-            .iter()
-            .map(|volume| resources.volume(volume))
-            .collect::<anyhow::Result<Vec<_>>>()?;
+        let volumes = plan.volumes.iter().map(|volume| resources.volume(volume));
+        let volumes = volumes.collect::<anyhow::Result<Vec<_>>>()?;
         let paths = plan.volumes.iter().map(|volume| volume.paths.len()).sum();
         let nodes: Vec<u32> = plan.cores.iter().map(|&cpu| node_of(cpu)).collect();
         let board = Arc::new(Board::new(&nodes, paths));
@@ -99,12 +94,11 @@ impl Host {
         let mut cores: Vec<Core> = Vec::new();
         // Core 0 comes last: it passes on to the others what it learns.
         for number in (0..plan.cores.len()).rev() {
-            let peers = cores.iter().map(|core| core.sender.clone()).collect();
+            let peers = cores.iter().map(|core| core.handle.sender()).collect();
             let progress = Arc::new(Progress::default());
             let config = plan.config(number, &volumes);
-            config
-                .check()
-                .map_err(|error| Usage::error(error.to_string()))?;
+            let fits = config.check();
+            fits.map_err(|error| Usage::error(error.to_string()))?;
             let engine = engine::Core::without_front_ends(HostEngine::new(config));
             let machine = LoadMachine::new(
                 engine,
@@ -116,12 +110,7 @@ impl Host {
                 Arc::clone(&queues),
             );
             let handle = runtime::spawn(plan.reactor(number, &resources), machine)?;
-            cores.push(Core {
-                number: number as u16,
-                sender: handle.sender(),
-                handle,
-                progress,
-            });
+            cores.push(Core { handle, progress });
         }
         cores.reverse();
         let mut host = Self {
@@ -141,11 +130,7 @@ impl Host {
 
     /// Changes the policy of a volume on all cores.
     pub fn set_policy(&self, volume: u16, policy: policy::Policy, knobs: policy::Knobs) {
-        for core in &self.cores {
-            core.sender.send(LoadControl::Host(HostControl::Policy(
-                volume, policy, knobs,
-            )));
-        }
+        self.send_all(|| LoadControl::Host(HostControl::Policy(volume, policy, knobs)));
     }
 
     /// Runs one task per core to their ends.
@@ -159,7 +144,9 @@ impl Host {
     ) -> anyhow::Result<Finished> {
         let mut waiting = tasks.len();
         for (core, task) in self.cores.iter().zip(tasks) {
-            core.sender.send(LoadControl::Start(Box::new(task)));
+            core.handle
+                .sender()
+                .send(LoadControl::Start(Box::new(task)));
         }
         let start = Instant::now();
         let (mut failed, mut stopping) = (false, false);
@@ -201,7 +188,9 @@ impl Host {
         let mut sum = ReactorStats::default();
         // Core 0 shuts the controllers down, so it comes last.
         for core in self.cores.into_iter().rev() {
-            core.sender.send(LoadControl::Host(HostControl::Stop));
+            core.handle
+                .sender()
+                .send(LoadControl::Host(HostControl::Stop));
             let (_, stats) = core.handle.join()?;
             sum.enters += stats.enters;
             sum.wakeups += stats.wakeups;
@@ -242,16 +231,13 @@ impl Host {
 
     fn send_all(&self, message: impl Fn() -> LoadControl) {
         for core in &self.cores {
-            core.sender.send(message());
+            core.handle.sender().send(message());
         }
     }
 
     /// Why the reactor of a core has ended.
     fn bury(&mut self, number: u16) -> anyhow::Error {
-        let Some(at) = self.cores.iter().position(|core| core.number == number) else {
-            return anyhow!("a reactor has ended");
-        };
-        match self.cores.remove(at).handle.join() {
+        match self.cores.remove(number.into()).handle.join() {
             Err(error) => error.into(),
             Ok(_) => anyhow!("the reactor of core {number} has ended unexpectedly"),
         }
@@ -260,8 +246,9 @@ impl Host {
     fn moment(&self, start: Instant) -> Moment {
         let counts = self.cores.iter().map(|core| core.progress.read());
         let (ios, bytes) = counts.fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1));
+        let elapsed = start.elapsed();
         Moment {
-            elapsed: start.elapsed(),
+            elapsed,
             ios,
             bytes,
         }

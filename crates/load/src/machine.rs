@@ -328,7 +328,7 @@ mod tests {
                 shape: Shape {
                     random: false,
                     read_percent: 100,
-                    sizes: Sizes::fixed(4096),
+                    sizes: Sizes::parse_bs("4k").unwrap(),
                 },
                 iodepth: 1,
                 once: false,

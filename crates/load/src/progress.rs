@@ -10,7 +10,7 @@ pub struct Progress {
     /// Of the tasks before this one.
     before: Duration,
     label: String,
-    last: Option<Moment>,
+    last: Moment,
 }
 
 impl Progress {
@@ -30,7 +30,7 @@ impl Progress {
             bar,
             before: Duration::ZERO,
             label: String::new(),
-            last: None,
+            last: Moment::default(),
         }
     }
 
@@ -41,26 +41,21 @@ impl Progress {
 
     /// The next task begins; `done` is what came before it.
     pub fn begin(&mut self, label: &str, done: Duration) {
-        (self.before, self.label, self.last) = (done, label.to_owned(), None);
+        (self.before, self.label, self.last) = (done, label.to_owned(), Moment::default());
         self.bar.set_position(done.as_millis() as u64);
         self.bar.set_message(self.label.clone());
     }
 
     /// How far the task has come.
     pub fn show(&mut self, moment: Moment) {
-        let last = self.last.replace(moment);
-        let (ios, bytes, elapsed) =
-            last.map_or((0, 0, Duration::ZERO), |m| (m.ios, m.bytes, m.elapsed));
-        let seconds = (moment.elapsed - elapsed).as_secs_f64().max(1e-3);
-        let iops = moment.ios.saturating_sub(ios) as f64 / seconds;
-        let mib_s = moment.bytes.saturating_sub(bytes) as f64 / seconds / f64::from(1 << 20);
-        self.bar
-            .set_position((self.before + moment.elapsed).as_millis() as u64);
-        let rate = format!(
-            "{} IOPS  {} MiB/s",
-            format_count(iops as u64),
-            significant(mib_s)
-        );
+        let last = std::mem::replace(&mut self.last, moment);
+        let seconds = (moment.elapsed - last.elapsed).as_secs_f64().max(1e-3);
+        let iops = moment.ios.saturating_sub(last.ios) as f64 / seconds;
+        let mib_s = moment.bytes.saturating_sub(last.bytes) as f64 / seconds / f64::from(1 << 20);
+        let done = self.before + moment.elapsed;
+        self.bar.set_position(done.as_millis() as u64);
+        let (iops, mib_s) = (format_count(iops as u64), significant(mib_s));
+        let rate = format!("{iops} IOPS  {mib_s} MiB/s");
         let gap = if self.label.is_empty() { "" } else { "  " };
         self.bar.set_message(format!("{}{gap}{rate}", self.label));
     }

@@ -19,26 +19,14 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// One size for everything, bytes; a multiple of 512.
-    pub fn fixed(bytes: u32) -> Self {
-        let mix = SizeMix {
-            steps: vec![(bytes, 100)],
-        };
-        Self {
-            read: mix.clone(),
-            write: mix,
-        }
-    }
-
     /// `4k`, or `4k,64k` for reads and writes.
     ///
     /// # Errors
     /// A message about the invalid part.
     pub fn parse_bs(text: &str) -> Result<Self, String> {
         Self::parse(text, |part| {
-            Ok(SizeMix {
-                steps: vec![(block(part)?, 100)],
-            })
+            let steps = vec![(block(part)?, 100)];
+            Ok(SizeMix { steps })
         })
     }
 
@@ -52,19 +40,11 @@ impl Sizes {
     }
 
     fn parse(text: &str, mix: impl Fn(&str) -> Result<SizeMix, String>) -> Result<Self, String> {
-        match text.split_once(',') {
-            None => {
-                let both = mix(text)?;
-                Ok(Self {
-                    read: both.clone(),
-                    write: both,
-                })
-            }
-            Some((read, write)) => Ok(Self {
-                read: mix(read)?,
-                write: mix(write)?,
-            }),
-        }
+        let (read, write) = text.split_once(',').unwrap_or((text, text));
+        Ok(Self {
+            read: mix(read)?,
+            write: mix(write)?,
+        })
     }
 
     /// The unit of which all sizes are multiples, bytes.
@@ -78,11 +58,8 @@ impl Sizes {
     }
 
     fn all(&self) -> impl Iterator<Item = u32> + '_ {
-        self.read
-            .steps
-            .iter()
-            .chain(&self.write.steps)
-            .map(|&(bytes, _)| bytes)
+        let steps = self.read.steps.iter().chain(&self.write.steps);
+        steps.map(|&(bytes, _)| bytes)
     }
 }
 
@@ -110,10 +87,7 @@ impl SizeMix {
             return Err(format!("{} sizes; {SIZES_MAX} at most", entries.len()));
         }
         let given: u32 = entries.iter().filter_map(|&(_, percent)| percent).sum();
-        let open = entries
-            .iter()
-            .filter(|(_, percent)| percent.is_none())
-            .count() as u32;
+        let open = entries.iter().filter(|it| it.1.is_none()).count() as u32;
         if given > 100 || (open == 0 && given != 100) {
             return Err(format!("the percentages add up to {given}, not to 100"));
         }
@@ -160,12 +134,10 @@ fn block(text: &str) -> Result<u32, String> {
 }
 
 fn percentage(entry: &str, text: &str) -> Result<Option<u32>, String> {
-    match text {
-        "" => Ok(None),
-        _ => match text.parse() {
-            Ok(percent @ 0..=100) => Ok(Some(percent)),
-            _ => Err(format!("\"{entry}\" is not size/percent, as in 4k/75")),
-        },
+    match text.parse() {
+        Ok(percent @ 0..=100) => Ok(Some(percent)),
+        _ if text.is_empty() => Ok(None),
+        _ => Err(format!("\"{entry}\" is not size/percent, as in 4k/75")),
     }
 }
 

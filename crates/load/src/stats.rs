@@ -66,6 +66,14 @@ impl OpStats {
         }
     }
 
+    /// Adds what another core, or the other operation, came to.
+    fn add(&mut self, more: &Self) {
+        self.ios += more.ios;
+        self.bytes += more.bytes;
+        // Both have the same fixed bounds, so nothing can be out of range.
+        let _ = self.latency.add(&more.latency);
+    }
+
     /// Mean latency, ns; 0 without any.
     pub fn mean_ns(&self) -> f64 {
         self.latency.mean()
@@ -80,11 +88,7 @@ impl OpStats {
 impl PathTally {
     /// Mean latency, ns; 0 without any.
     pub fn mean_ns(&self) -> f64 {
-        if self.ios == 0 {
-            0.0
-        } else {
-            self.latency_ns as f64 / self.ios as f64
-        }
+        self.latency_ns as f64 / self.ios.max(1) as f64
     }
 }
 
@@ -145,10 +149,7 @@ impl Stats {
     /// Adds what another core counted in the same time.
     pub fn merge(&mut self, other: &Self) {
         for (op, more) in self.ops.iter_mut().zip(&other.ops) {
-            op.ios += more.ios;
-            op.bytes += more.bytes;
-            // Both have the same fixed bounds, so nothing can be out of range.
-            let _ = op.latency.add(&more.latency);
+            op.add(more);
         }
         for (path, more) in self.paths.iter_mut().zip(&other.paths) {
             path.ios += more.ios;
@@ -170,34 +171,25 @@ impl Stats {
     /// Reads and writes together.
     pub fn total(&self) -> OpStats {
         let mut total = self.ops[0].clone();
-        total.ios += self.ops[1].ios;
-        total.bytes += self.ops[1].bytes;
-        let _ = total.latency.add(&self.ops[1].latency);
+        total.add(&self.ops[1]);
         total
     }
 
-    /// Seconds measured, to divide by: never 0.
-    pub fn seconds(&self) -> f64 {
-        self.elapsed_ns.max(1) as f64 / 1e9
+    /// So many of something, per second.
+    pub fn rate(&self, count: u64) -> f64 {
+        count as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
 
-    /// I/Os per second.
-    pub fn iops(&self, op: &OpStats) -> f64 {
-        op.ios as f64 / self.seconds()
-    }
-
-    /// MiB per second.
-    pub fn mib_s(&self, op: &OpStats) -> f64 {
-        op.bytes as f64 / f64::from(1 << 20) / self.seconds()
+    /// So many bytes, in MiB per second.
+    pub fn mib_s(&self, bytes: u64) -> f64 {
+        self.rate(bytes) / f64::from(1 << 20)
     }
 
     /// Each path's part of the I/Os, 0…1; all 0 without any.
     pub fn shares(&self) -> Vec<f64> {
         let all: u64 = self.paths.iter().map(|path| path.ios).sum();
-        self.paths
-            .iter()
-            .map(|path| path.ios as f64 / all.max(1) as f64)
-            .collect()
+        let share = |path: &PathTally| path.ios as f64 / all.max(1) as f64;
+        self.paths.iter().map(share).collect()
     }
 }
 
@@ -224,7 +216,7 @@ mod tests {
         );
         assert!(a.ops[0].quantile_ns(0.999) >= 1_000_000.0);
         assert_eq!(a.shares(), [99.0 / 101.0, 2.0 / 101.0]);
-        assert_eq!(a.iops(&a.ops[0]), 50.0);
+        assert_eq!(a.rate(a.ops[0].ios), 50.0);
         assert_eq!(a.total().bytes, 100 * 4096 + 512);
         assert_eq!((a.errors, a.failures.len()), (1, 1));
         assert_eq!(a.paths[1].mean_ns(), 500_005.0);

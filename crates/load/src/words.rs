@@ -6,6 +6,7 @@ use super::sizes::{SizeMix, Sizes};
 use super::verify::Stamps;
 use super::worker::{Task, buffer_bytes};
 use crate::limits::{ARENA_BYTES_MAX, IODEPTH_MAX, JOBS_MAX, VERIFY_BLOCKS_MAX};
+use clap::{Args, FromArgMatches};
 use engine::host::VolumeInfo;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub enum Rw {
 }
 
 /// A load in fio's words.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub struct Words {
     /// Operation; all but read and randread DESTROY the data on the volume
@@ -101,6 +102,17 @@ pub struct Words {
 }
 
 impl Words {
+    /// Words of a program.
+    ///
+    /// # Errors
+    /// They are none.
+    pub fn of(text: &str) -> anyhow::Result<Self> {
+        let command = Self::augment_args(clap::Command::new("load").no_binary_name(true));
+        Ok(Self::from_arg_matches(
+            &command.try_get_matches_from(text.split(' '))?,
+        )?)
+    }
+
     /// Why a load that was ended early has not done what it was for; `None`: it has shown its
     /// figures, which is all that it was for.
     pub fn unverified(&self, interrupted: bool) -> Option<String> {
@@ -210,7 +222,7 @@ impl Words {
         Ok((outstanding as u32, bytes))
     }
 
-    /// The task of each core on a volume. `run` tells this run's stamps from all others.
+    /// The task of each core on a volume.
     ///
     /// # Errors
     /// Usage: what the words ask for does not fit the volume.
@@ -220,19 +232,13 @@ impl Words {
         info: &VolumeInfo,
         paths: &Arc<[String]>,
         cores: usize,
-        run: u64,
     ) -> anyhow::Result<Vec<Task>> {
         self.check_sizes(info)?;
         let jobs = self.jobs(cores)?;
         let regions = self.regions(info, jobs)?;
         let block = self.sizes().unit().min(4096);
-        let blocks = regions
-            .iter()
-            .map(|region| region.bytes())
-            .max()
-            .unwrap_or(0)
-            / u64::from(block)
-            * u64::from(jobs);
+        let largest = regions.iter().map(|region| region.bytes()).max();
+        let blocks = largest.unwrap_or(0) / u64::from(block) * u64::from(jobs);
         if self.verify && blocks > VERIFY_BLOCKS_MAX {
             return Err(Usage::error(format!(
                 "--verify keeps a number for each of {blocks} blocks; {VERIFY_BLOCKS_MAX} at most: \
@@ -240,40 +246,32 @@ impl Words {
             )));
         }
         let once = self.runtime.is_none() && (self.size.is_some() || self.verify);
-        let shape = Shape {
-            random: self.random(),
-            read_percent: self.read_percent(),
-            sizes: self.sizes().clone(),
-        };
+        let run = uuid::Uuid::new_v4().as_u64_pair().0;
+        let stamps = Stamps { run };
         let rules = JobRules {
-            shape,
+            shape: Shape {
+                random: self.random(),
+                read_percent: self.read_percent(),
+                sizes: self.sizes().clone(),
+            },
             iodepth: self.iodepth,
             once,
             rate_iops: self.rate_iops,
             rate_bytes: self.rate,
-            verify: self.verify.then_some(Verify {
-                stamps: Stamps { run },
-                block,
-            }),
+            verify: self.verify.then_some(Verify { stamps, block }),
         };
-        let plans: Vec<_> = (0..)
-            .zip(regions)
-            .map(|(n, region)| JobPlan {
-                region,
-                seed: self.seed.wrapping_add(n << 32),
-            })
-            .collect();
+        let plan = |(n, region): (u64, Region)| {
+            let seed = self.seed.wrapping_add(n << 32);
+            JobPlan { region, seed }
+        };
+        let plans: Vec<_> = (0..).zip(regions).map(plan).collect();
         let task = |core: usize| Task {
             volume,
             paths: Arc::clone(paths),
             rules: rules.clone(),
             jobs: plans.iter().copied().skip(core).step_by(cores).collect(),
             warmup_ns: self.ramp_time,
-            runtime_ns: if once {
-                None
-            } else {
-                Some(self.runtime.unwrap_or(RUNTIME_NS))
-            },
+            runtime_ns: (!once).then(|| self.runtime.unwrap_or(RUNTIME_NS)),
         };
         Ok((0..cores).map(task).collect())
     }
@@ -326,10 +324,8 @@ impl Words {
         }
         let region = |n: u64| {
             let begin = self.offset + n % parts * part;
-            Region {
-                begin,
-                end: begin + part,
-            }
+            let end = begin + part;
+            Region { begin, end }
         };
         Ok((0..u64::from(jobs)).map(region).collect())
     }
@@ -359,7 +355,7 @@ mod tests {
     }
 
     fn tasks(text: &str, cores: usize) -> anyhow::Result<Vec<Task>> {
-        words(text).tasks(0, &INFO, &vec!["mem:1GiB".to_owned()].into(), cores, 7)
+        words(text).tasks(0, &INFO, &vec!["mem:1GiB".to_owned()].into(), cores)
     }
 
     #[test]

@@ -34,9 +34,13 @@ pub trait Device {
     /// See [`SubmitError`]; the I/O was not taken.
     fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError>;
     /// I/Os so far that waited because path number `path` was full.
-    fn waited_full(&self, volume: u16, path: u8) -> u64;
+    fn waited_full(&self, _volume: u16, _path: u8) -> u64 {
+        0
+    }
     /// Second copies of reads so far.
-    fn hedges(&self, volume: u16) -> HedgeStats;
+    fn hedges(&self, _volume: u16) -> HedgeStats {
+        HedgeStats::default()
+    }
 }
 
 impl Device for Core {
@@ -137,7 +141,7 @@ enum Phase {
     Over,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Slot {
     job: u32,
     step: Step,
@@ -153,22 +157,10 @@ impl Worker {
         let jobs: Vec<_> = plans
             .map(|(plan, first)| Job::new(plan, &task.rules, first, now_ns))
             .collect();
-        let step = Step {
-            write: false,
-            offset: 0,
-            length: 0,
-        };
-        let paths = task.paths.len();
+        let (paths, buffers) = (task.paths.len(), task.jobs.len() * depth as usize);
         let worker = Self {
             jobs,
-            slots: vec![
-                Slot {
-                    job: 0,
-                    step,
-                    sequence: 0
-                };
-                task.jobs.len() * depth as usize
-            ],
+            slots: vec![Slot::default(); buffers],
             phase: Phase::WarmUp,
             until_ns: Some(now_ns.saturating_add(task.warmup_ns)),
             measured_from_ns: now_ns,
@@ -180,7 +172,7 @@ impl Worker {
             failed: None,
             parting: None,
             wake_ns: None,
-            rest: Rest::new(task.jobs.len() * depth as usize),
+            rest: Rest::new(buffers),
             last_failure: None,
             stats: Stats::new(paths),
             totals: Totals::default(),
@@ -208,7 +200,7 @@ impl Worker {
                     .good(step.write, path, step.length, done.latency_ns);
             }
             if !step.write {
-                let bytes = memory.bytes(self.span(slot_number, step));
+                let bytes = memory.bytes(self.span(slot_number, step.length));
                 self.check(job, step, bytes, done.path.0);
             }
         } else {
@@ -261,6 +253,11 @@ impl Worker {
         let parts_ns = parts_ns.filter(|_| self.outstanding > 0);
         let all = [self.until_ns, self.wake_ns, parts_ns];
         all.into_iter().flatten().min()
+    }
+
+    /// Buffers, which the lower half of a cookie counts.
+    pub fn buffers(&self) -> usize {
+        self.slots.len()
     }
 
     /// Whether everything has ended.
@@ -409,7 +406,7 @@ impl Worker {
                 Ok(next) => next,
                 Err(pause) => return self.note_pause(pause),
             };
-            let span = self.span(slot, step);
+            let span = self.span(slot, step.length);
             let job = &mut self.jobs[number];
             let sequence = if step.write {
                 job.stamp(step, span, memory)
@@ -503,12 +500,10 @@ impl Worker {
         });
     }
 
-    fn span(&self, slot: u32, step: Step) -> Span {
+    fn span(&self, slot: u32, len: u32) -> Span {
         let stride = u64::from(buffer_bytes(self.task.rules.shape.sizes.largest()));
-        Span {
-            at: u64::from(slot) * stride,
-            len: step.length,
-        }
+        let at = u64::from(slot) * stride;
+        Span { at, len }
     }
 
     /// Data that does not compress, for writes that carry no stamps.
@@ -521,14 +516,7 @@ impl Worker {
             Xoshiro256PlusPlus::seed_from_u64(self.task.jobs.first().map_or(0, |j| j.seed));
         let length = rules.shape.sizes.largest();
         for slot in 0..self.slots.len() {
-            let span = self.span(
-                slot as u32,
-                Step {
-                    write: true,
-                    offset: 0,
-                    length,
-                },
-            );
+            let span = self.span(slot as u32, length);
             for chunk in memory.bytes_mut(span).chunks_exact_mut(8) {
                 chunk.copy_from_slice(&rng.next_u64().to_le_bytes());
             }

@@ -46,14 +46,6 @@ pub struct BenchArgs {
     /// Second copies of late reads: off, on, or auto, which is on under soonest
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = Hedging::parse)]
     hedge: Hedging,
-    /// Reactor threads, 1 to 256, each with its own connection to every path
-    #[arg(long, value_name = "N", default_value = "1",
-          allow_hyphen_values = true,
-          value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
-    cores: u16,
-    /// Pin the reactors to these CPUs, as in 0,2-3 [default: not pinned]
-    #[arg(long, value_name = "LIST", value_parser = terminal::cpus::parse)]
-    cpus: Option<terminal::cpus::CpuList>,
     /// Never sleep: lowest latency, whole CPUs
     #[arg(long)]
     spin: bool,
@@ -64,17 +56,33 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TIME", default_value = "5", allow_hyphen_values = true,
           value_parser = parse_seconds)]
     connect_timeout: u64,
-    /// Longest wait for one I/O, at least 10ms
-    #[arg(long, value_name = "TIME", default_value = "30", allow_hyphen_values = true,
-          value_parser = parse_io_timeout)]
-    io_timeout: u64,
-    /// Show results for people or for programs
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
     #[command(flatten)]
     identity: IdentityArgs,
     #[command(flatten)]
-    words: Words,
+    common: Common,
+}
+
+/// Options of a load on any kind of queue.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Common {
+    /// Reactor threads, 1 to 256, each with its own connection to every path
+    #[arg(long, value_name = "N", default_value = "1",
+          allow_hyphen_values = true,
+          value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
+    pub cores: u16,
+    /// Pin them to these CPUs, as in 0,2-3 [default: not pinned]
+    #[arg(long, value_name = "LIST", value_parser = terminal::cpus::parse)]
+    pub cpus: Option<terminal::cpus::CpuList>,
+    /// Longest wait for one I/O, at least 10ms: then the load ends as failed
+    #[arg(long, value_name = "TIME", default_value = "30", allow_hyphen_values = true,
+          value_parser = parse_io_timeout)]
+    pub io_timeout: u64,
+    /// Show results for people or for programs
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub output: Format,
+    /// The load.
+    #[command(flatten)]
+    pub words: Words,
 }
 
 /// A digest.
@@ -90,14 +98,8 @@ enum Digest {
 /// Usage; what the volume can't do; I/Os that failed; data that was wrong.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
-    let result = measure(args, interrupt.clone());
-    match result {
-        Ok(failure) => failure.map_or(Ok(()), |why| Err(anyhow!(why))),
-        Err(error) => {
-            output::print_failure(args.output, &error, interrupt.is_set())?;
-            Err(error)
-        }
-    }
+    let shown = measure(args, interrupt.clone());
+    args.common.end(shown, &interrupt)
 }
 
 /// Measures and shows; why the program has failed all the same, if it has.
@@ -106,8 +108,7 @@ fn measure(args: &BenchArgs, interrupt: Interrupt) -> anyhow::Result<Option<Stri
     let uris: Arc<[String]> = args.paths.iter().map(PathUri::to_string).collect();
     let mut host = Host::start(&plan, interrupt)?;
     let info = *host.volumes().first().context("the volume is not ready")?;
-    let stamp = uuid::Uuid::new_v4().as_u64_pair().0;
-    let tasks = args.words.tasks(0, &info, &uris, plan.cores.len(), stamp)?;
+    let tasks = args.common.words.tasks(0, &info, &uris, plan.cores.len())?;
     let total = tasks[0]
         .runtime_ns
         .map(|ns| Duration::from_nanos(ns.saturating_add(tasks[0].warmup_ns)));
@@ -125,13 +126,13 @@ fn measure(args: &BenchArgs, interrupt: Interrupt) -> anyhow::Result<Option<Stri
         }
     };
     let result = BenchResult {
-        words: &args.words,
+        words: &args.common.words,
         policy: args.policy,
         uris: &uris,
         finished,
         reactor,
     };
-    match args.output {
+    match args.common.output {
         Format::Json => output::print_json(&result.json(plan.cores.len()))?,
         Format::Text => {
             output::print(&result.text(plan.cores.len(), Style::of_stdout())?)?;
@@ -148,7 +149,7 @@ const IO_TIMEOUT_NS_MIN: u64 = 10_000_000;
 ///
 /// # Errors
 /// It is not a duration, or shorter than 10 ms.
-pub fn parse_io_timeout(text: &str) -> Result<u64, String> {
+fn parse_io_timeout(text: &str) -> Result<u64, String> {
     match parse_seconds(text).map_err(|error| error.to_string())? {
         ns if ns < IO_TIMEOUT_NS_MIN => Err(format!("\"{text}\" is shorter than 10ms")),
         ns => Ok(ns),
@@ -156,12 +157,12 @@ pub fn parse_io_timeout(text: &str) -> Result<u64, String> {
 }
 
 fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
-    let cores = usize::from(args.cores);
+    let cores = usize::from(args.common.cores);
     let fits = args.policy.check(args.paths.len());
     fits.map_err(|why| Usage::error(format!("--policy {}: {why}", args.policy)))?;
     let fits = args.hedge.check(args.policy);
     fits.map_err(|why| Usage::error(format!("--hedge {}: {why}", args.hedge)))?;
-    let (outstanding, arena_bytes) = args.words.buffers(cores)?;
+    let (outstanding, arena_bytes) = args.common.words.buffers(cores)?;
     let remote = args
         .paths
         .iter()
@@ -176,13 +177,13 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
                 hedging: args.hedge,
             },
             paths: args.paths.iter().cloned().map(PathKeys::from).collect(),
-            access: match args.words.read_percent() {
+            access: match args.common.words.read_percent() {
                 100 => FileAccess::ReadOnly,
                 _ => FileAccess::Shared,
             },
             quiesce_ns: engine::host::Recovery::default().quiesce_ns,
         }],
-        cores: pins(args.cpus.as_ref(), cores)?,
+        cores: args.common.pins()?,
         spin: args.spin,
         identity: match remote {
             true => identity::identity(&args.identity)?,
@@ -193,26 +194,41 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
             data: args.digests.contains(&Digest::Data),
         },
         connect_timeout_ns: args.connect_timeout,
-        io_timeout_ns: args.io_timeout,
+        io_timeout_ns: args.common.io_timeout,
         outstanding,
         arena_bytes,
     })
 }
 
-/// The CPU of each core.
-///
-/// # Errors
-/// Fewer CPUs than cores.
-pub fn pins(
-    cpus: Option<&terminal::cpus::CpuList>,
-    cores: usize,
-) -> anyhow::Result<Vec<Option<usize>>> {
-    match cpus {
-        None => Ok(vec![None; cores]),
-        Some(list) if list.0.len() < cores => Err(Usage::error(format!(
-            "--cpus names {} CPUs for {cores} cores",
-            list.0.len()
-        ))),
-        Some(list) => Ok(list.0.iter().take(cores).map(|&cpu| Some(cpu)).collect()),
+impl Common {
+    /// The end of the verb, which has shown its result; why it has failed all the same, if it has.
+    ///
+    /// # Errors
+    /// It has failed.
+    pub fn end(
+        &self,
+        shown: anyhow::Result<Option<String>>,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<()> {
+        if let Err(error) = &shown {
+            output::print_failure(self.output, error, interrupt.is_set())?;
+        }
+        shown?.map_or(Ok(()), |why| Err(anyhow!(why)))
+    }
+
+    /// The CPU of each core.
+    ///
+    /// # Errors
+    /// Fewer CPUs than cores.
+    pub fn pins(&self) -> anyhow::Result<Vec<Option<usize>>> {
+        let cores = usize::from(self.cores);
+        match &self.cpus {
+            None => Ok(vec![None; cores]),
+            Some(list) if list.0.len() < cores => Err(Usage::error(format!(
+                "--cpus names {} CPUs for {cores} cores",
+                list.0.len()
+            ))),
+            Some(list) => Ok(list.0.iter().take(cores).map(|&cpu| Some(cpu)).collect()),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The result of a bench, for people and for programs.
 use crate::facts::{Extras, joined, latency, plural};
+use crate::stats::PathTally;
 use crate::words::Words;
 use crate::worker::Finished;
 use paths::hedges;
@@ -34,7 +35,7 @@ impl BenchResult<'_> {
     pub fn json(&self, cores: usize) -> Value {
         let stats = &self.finished.stats;
         let mut shares = Map::new();
-        for (uri, share) in self.uris.iter().zip(stats.shares()) {
+        for (uri, _, share) in self.paths() {
             // One URI may be given twice: two connections to one place.
             let before = shares.get(uri).and_then(Value::as_f64).unwrap_or(0.0);
             shares.insert(uri.clone(), json!(before + share));
@@ -78,22 +79,27 @@ impl BenchResult<'_> {
 
     fn paths_table(&self) -> Table {
         let stats = &self.finished.stats;
-        let mut table = Table::new(
-            1,
-            &["path", "share", "IOPS", "MiB/s", "mean", "errors", "waited"],
-        );
-        for ((uri, path), share) in self.uris.iter().zip(&stats.paths).zip(stats.shares()) {
+        let heads = ["path", "share", "IOPS", "MiB/s", "mean", "errors", "waited"];
+        let mut table = Table::new(1, &heads);
+        for (uri, path, share) in self.paths() {
             table.row(vec![
                 uri.clone(),
                 format!("{:.1} %", share * 100.0),
-                format_count((path.ios as f64 / stats.seconds()).round() as u64),
-                significant(path.bytes as f64 / f64::from(1 << 20) / stats.seconds()),
+                format_count(stats.rate(path.ios).round() as u64),
+                significant(stats.mib_s(path.bytes)),
                 latency(path.ios, path.mean_ns()),
                 format_count(path.errors),
                 format_count(path.waited_full),
             ]);
         }
         table
+    }
+
+    /// Each path with its share of the I/Os.
+    fn paths(&self) -> impl Iterator<Item = (&String, &PathTally, f64)> {
+        let stats = &self.finished.stats;
+        let all = self.uris.iter().zip(&stats.paths).zip(stats.shares());
+        all.map(|((uri, path), share)| (uri, path, share))
     }
 
     fn hedges(&self) -> Value {
@@ -103,23 +109,15 @@ impl BenchResult<'_> {
 
     fn paths_json(&self) -> Value {
         let stats = &self.finished.stats;
-        let rows =
-            self.uris
-                .iter()
-                .zip(&stats.paths)
-                .zip(stats.shares())
-                .map(|((uri, path), share)| {
-                    json!({
-                        "uri": uri,
-                        "share": share,
-                        "iops": path.ios as f64 / stats.seconds(),
-                        "mib_s": path.bytes as f64 / f64::from(1 << 20) / stats.seconds(),
-                        "mean_us": path.mean_ns() / 1e3,
-                        "errors": path.errors,
-                        "waited_full": path.waited_full,
-                    })
-                });
-        rows.collect()
+        let row = |(uri, path, share): (_, &PathTally, _)| {
+            json!({
+                "uri": uri, "share": share,
+                "iops": stats.rate(path.ios), "mib_s": stats.mib_s(path.bytes),
+                "mean_us": path.mean_ns() / 1e3,
+                "errors": path.errors, "waited_full": path.waited_full,
+            })
+        };
+        self.paths().map(row).collect()
     }
 }
 

@@ -28,12 +28,12 @@ impl Op {
         }
     }
 
-    /// Reads among its I/Os, percent.
-    pub fn read_percent(self) -> u8 {
+    /// The same in the words of a load.
+    pub fn rw(self) -> &'static str {
         match self {
-            Self::Read => 100,
-            Self::Write => 0,
-            Self::Mixed => 50,
+            Self::Read => "randread",
+            Self::Write => "randwrite",
+            Self::Mixed => "randrw",
         }
     }
 }
@@ -87,16 +87,16 @@ impl Cell {
             };
             PathFigures {
                 share,
-                mib_s: tally.bytes as f64 / 1_048_576.0 / stats.seconds(),
+                mib_s: stats.mib_s(tally.bytes),
                 mean_ns: tally.mean_ns(),
-                in_flight: tally.ios as f64 / stats.seconds() * tally.mean_ns() / 1e9,
+                in_flight: stats.rate(tally.ios) * tally.mean_ns() / 1e9,
             }
         };
         Self {
             policy,
             op,
-            mib_s: stats.mib_s(&total),
-            iops: stats.iops(&total),
+            mib_s: stats.mib_s(total.bytes),
+            iops: stats.rate(total.ios),
             p50_us: total.quantile_ns(0.5) / 1e3,
             p99_us: total.quantile_ns(0.99) / 1e3,
             p999_us: total.quantile_ns(0.999) / 1e3,

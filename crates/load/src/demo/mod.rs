@@ -16,7 +16,6 @@ mod text;
 use anyhow::{Context, bail};
 use cells::Outcome;
 use policy::{Hedging, Policy};
-use serde_json::json;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -73,16 +72,11 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     }
     let mut report = args.report.as_deref().map(Report::open).transpose()?;
     let interrupt = Interrupt::install()?;
-    let outcome = match stage::perform(&args.policies, args.hedge, args.seconds, interrupt.clone())
-    {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            if args.output == Format::Json && interrupt.is_set() {
-                output::print_json(&json!({"interrupted": true, "error": format!("{error:#}")}))?;
-            }
-            return Err(error);
-        }
-    };
+    let outcome = stage::perform(&args.policies, args.hedge, args.seconds, interrupt.clone());
+    if let Err(error) = &outcome {
+        output::print_failure(args.output, error, interrupt.is_set())?;
+    }
+    let outcome = outcome?;
     match args.output {
         Format::Json => output::print_json(&json::json(&outcome))?,
         Format::Text => output::print(&text::text(&outcome, Style::of_stdout()))?,

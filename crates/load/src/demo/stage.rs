@@ -6,12 +6,10 @@
 use super::cells::{Cell, Op, Outcome};
 use super::model::{Alone, Check, Setup};
 use crate::host::{Host, HostPlan};
-use crate::job::{JobPlan, JobRules};
-use crate::pattern::{Region, Shape};
 use crate::progress::Progress;
-use crate::sizes::Sizes;
 use crate::stats::Stats;
-use crate::worker::{Task, buffer_bytes};
+use crate::words::Words;
+use crate::worker::buffer_bytes;
 use anyhow::{Context, anyhow, bail};
 use paths::ends::{FileAccess, VolumePlan};
 use paths::identity;
@@ -202,7 +200,7 @@ impl Stage {
         let label = format!("{name} alone, {}, all at once", op.name());
         let times = no_longer(ALONE_ALL, self.seconds_ns);
         let stats = self.needed(&label, over, op, SETUP.outstanding, times)?;
-        Ok(stats.mib_s(&stats.total()))
+        Ok(stats.mib_s(stats.total().bytes))
     }
 
     fn cell(&mut self, policy: Policy, op: Op) -> anyhow::Result<Result<Cell, Interrupted>> {
@@ -236,47 +234,24 @@ impl Stage {
         iodepth: u32,
         (warmup_ns, runtime_ns): (u64, u64),
     ) -> anyhow::Result<Result<Stats, Interrupted>> {
-        let volume = over as u16;
-        let info = self
-            .host
-            .volumes()
-            .get(usize::from(volume))
-            .context("no such volume")?;
-        let task = Task {
-            volume,
-            paths: Arc::clone(&self.uris[usize::from(volume)]),
-            rules: JobRules {
-                shape: Shape {
-                    random: true,
-                    read_percent: op.read_percent(),
-                    sizes: Sizes::fixed(SETUP.block),
-                },
-                iodepth,
-                once: false,
-                rate_iops: 0,
-                rate_bytes: 0,
-                verify: None,
-            },
-            jobs: vec![JobPlan {
-                region: Region {
-                    begin: 0,
-                    end: info.bytes,
-                },
-                seed: 1,
-            }],
-            warmup_ns,
-            runtime_ns: Some(runtime_ns),
-        };
+        let (volume, uris) = (over as u16, &self.uris[over as usize]);
+        let info = self.host.volumes().get(over as usize);
+        let words = format!(
+            "--rw={} --bs={} --iodepth={iodepth} --ramp-time={warmup_ns}ns --runtime={runtime_ns}ns",
+            op.rw(),
+            SETUP.block
+        );
+        let words = Words::of(&words)?;
+        let tasks = words.tasks(volume, info.context("no such volume")?, uris, 1)?;
         self.progress.begin(label, self.done);
-        let finished = self.host.run(vec![task], &mut self.progress)?;
+        let finished = self.host.run(tasks, &mut self.progress)?;
         self.done += Duration::from_nanos(warmup_ns + runtime_ns);
         if let Some(why) = finished.failed {
             bail!("{label}: {why}");
         }
-        Ok(if finished.interrupted {
-            Err(Interrupted)
-        } else {
-            Ok(finished.stats)
+        Ok(match finished.interrupted {
+            true => Err(Interrupted),
+            false => Ok(finished.stats),
         })
     }
 }

@@ -10,26 +10,24 @@
 mod lane;
 mod result;
 
-use super::local::{Local, Target};
+use super::local::Target;
 use super::{SERVICE, client_error};
-use crate::bench::{parse_io_timeout, pins};
-use crate::words::Words;
+use crate::bench::Common;
 use crate::worker::{Device, Finished, Task, Worker};
 use ::queue::{Counts, Kind, Options, Queue};
 use anyhow::{Context, anyhow, bail};
-use engine::host::VolumeInfo;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use engine::host::{Io, IoDone, SubmitError, VolumeInfo};
 use engine::machine::Memory;
-use lane::Lane;
-use paths::limits::CORES_MAX;
+use multipath::Outcome;
 use paths::uri::PathUri;
+use policy::PathIndex;
 use runtime::now_ns;
 use service::control::socket::client_path;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
-use terminal::cpus::CpuList;
 use terminal::exit::Usage;
 use terminal::output::{self, Format};
 use terminal::signals::Interrupt;
@@ -40,6 +38,7 @@ use terminal::units::{format_count, format_ns};
 /// Loads that write DESTROY the data of the namespace, without asking: everything but --rw read and
 /// --rw randread. The exit code is 1 if anything failed or was found wrong.
 #[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("cores", |it| it.help("Threads, each with a queue of its own, 1 to 256")))]
 pub struct BenchArgs {
     /// Instead of a queue server: read a namespace that the kernel drives (nvme-ng:/dev/ngXnY), or
     /// its block device (file:/dev/nvmeXnY), through io_uring
@@ -53,50 +52,24 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "1")]
     nsid: u32,
     /// Kind of the queues
-    #[arg(long, value_enum, default_value_t)]
-    kind: KindWord,
+    #[arg(long, default_value = "user_poll", value_parser = kinds())]
+    pub(super) kind: Kind,
     /// Most completions that are taken before the next commands are submitted
     #[arg(long, value_name = "N", default_value = "32",
           value_parser = clap::value_parser!(u32).range(1..=65_535))]
-    batch: u32,
-    /// Threads, each with a queue of its own
-    #[arg(long, value_name = "N", default_value = "1",
-          value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
-    cores: u16,
-    /// Pin them to these CPUs, as in 0,2-3 [default: not pinned]
-    #[arg(long, value_name = "LIST", value_parser = terminal::cpus::parse)]
-    cpus: Option<CpuList>,
-    /// Longest wait for one I/O, at least 10ms: then the load ends as failed
-    #[arg(long, value_name = "TIME", default_value = "30", allow_hyphen_values = true,
-          value_parser = parse_io_timeout)]
-    io_timeout: u64,
-    /// Show results for people or for programs
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    pub(super) batch: u32,
     #[command(flatten)]
-    words: Words,
+    pub(super) common: Common,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum KindWord {
-    /// Completions are polled
-    #[default]
-    #[value(name = "user_poll")]
-    UserPoll,
-    /// Completions are waited for
-    #[value(name = "user_irq")]
-    UserIrq,
-}
-
-impl BenchArgs {
-    pub(super) fn words(&self) -> &Words {
-        &self.words
-    }
-
-    /// Whether completions are polled.
-    pub(super) fn polls(&self) -> bool {
-        self.kind == KindWord::UserPoll
-    }
+fn kinds() -> impl TypedValueParser<Value = Kind> {
+    let all = [
+        (Kind::UserPoll, "Completions are polled"),
+        (Kind::UserIrq, "Completions are waited for"),
+    ];
+    let words = all.map(|(kind, help)| PossibleValue::new(kind.name()).help(help));
+    let parsed = move |word: String| all.into_iter().find(|it| it.0.name() == word);
+    PossibleValuesParser::new(words).map(move |word| parsed(word).unwrap_or(all[0]).0)
 }
 
 /// Result of a core's part of a load.
@@ -107,62 +80,106 @@ pub(super) struct Ran {
     pub cpu_ns: u64,
 }
 
-/// One core's part of a load.
-pub(super) trait Run: Send {
-    /// Does it on this thread.
-    ///
-    /// # Errors
-    /// What ends a measurement.
-    fn run(self, watch: &Watch) -> anyhow::Result<(Finished, Counts)>;
-}
+/// One core's part of a load, which its thread does.
+///
+/// # Errors
+/// What ends a measurement.
+pub(super) type Part = Box<dyn FnOnce(&Watch) -> anyhow::Result<(Finished, Counts)> + Send>;
 
 /// A queue, or the kernel, as what takes the I/Os of one core.
-pub(super) trait Port: Device {
+pub(super) trait Port {
     /// The load's data.
     type Memory: Memory;
-    /// Tells the load what has ended.
-    fn hand_in(&mut self, memory: &mut Self::Memory, worker: &mut Worker, now_ns: u64);
-    /// Submits what was prepared, then takes completions until there was one, or it is time.
+    /// Prepares an I/O.
+    ///
+    /// # Errors
+    /// As of [`Device::submit`].
+    fn prepare(&mut self, io: &Io) -> Result<(), SubmitError>;
+    /// Submits what was prepared, then takes completions until there was one, or it is time: the
+    /// cookies of I/Os that have ended, a batch at most, and how.
     ///
     /// # Errors
     /// Why nothing more can be measured.
     fn exchange(
         &mut self,
         memory: &mut Self::Memory,
+        ended: &mut Vec<(u64, Outcome)>,
         due_ns: u64,
         now_ns: u64,
     ) -> Result<(), String>;
-    /// Since when the oldest I/O is under way, ns.
-    fn oldest_ns(&self) -> Option<u64>;
+}
+
+/// A port, and the I/Os that it has.
+struct Driven<P> {
+    port: P,
+    /// When the I/O of each buffer was submitted, ns; [`IDLE`]: it has none. A buffer's number is
+    /// the lower half of its I/O's cookie.
+    begun_ns: Vec<u64>,
+    ended: Vec<(u64, Outcome)>,
+}
+
+const IDLE: u64 = u64::MAX;
+
+impl<P: Port> Device for Driven<P> {
+    fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        self.port.prepare(io)?;
+        self.begun_ns[io.cookie as u32 as usize] = now_ns;
+        Ok(())
+    }
+}
+
+impl<P: Port> Driven<P> {
+    /// Tells the load what has ended.
+    fn hand_in(&mut self, memory: &mut P::Memory, worker: &mut Worker, now_ns: u64) {
+        for (cookie, outcome) in self.ended.drain(..) {
+            let begun_ns = std::mem::replace(&mut self.begun_ns[cookie as u32 as usize], IDLE);
+            let done = IoDone {
+                cookie,
+                outcome,
+                path: PathIndex(0),
+                latency_ns: now_ns.saturating_sub(begun_ns),
+            };
+            worker.handle_done(&done, memory);
+        }
+    }
 }
 
 /// A whole task over one port.
 pub(super) fn drive<P: Port>(
-    port: &mut P,
+    port: P,
     memory: &mut P::Memory,
     task: Task,
     watch: &Watch,
-) -> Finished {
+) -> (Finished, P) {
     let mut worker = Worker::new(task, memory, now_ns());
+    let mut device = Driven {
+        port,
+        begun_ns: vec![IDLE; worker.buffers()],
+        ended: Vec::with_capacity(worker.buffers()),
+    };
     let mut looked_ns = now_ns();
     loop {
         let now_ns = now_ns();
-        port.hand_in(memory, &mut worker, now_ns);
-        watch.heed(&mut worker, port, now_ns);
+        device.hand_in(memory, &mut worker, now_ns);
+        watch.heed(&mut worker, &device, now_ns);
         if now_ns - looked_ns >= LOOK_NS {
             looked_ns = now_ns;
-            watch.look(&mut worker, port, port.oldest_ns(), now_ns);
+            watch.look(&mut worker, &device, now_ns);
         }
-        worker.turn(port, memory, now_ns);
+        worker.turn(&mut device, memory, now_ns);
         if worker.is_over() {
-            return worker.finish();
+            return (worker.finish(), device.port);
         }
         let due_ns = worker.poll_timeout().unwrap_or(u64::MAX);
         let due_ns = due_ns.min(now_ns + LOOK_NS);
-        if let Err(why) = port.exchange(memory, due_ns, now_ns) {
+        let went = device
+            .port
+            .exchange(memory, &mut device.ended, due_ns, now_ns);
+        if let Err(why) = went {
             // These it answered, before it said what can't be.
-            port.hand_in(memory, &mut worker, now_ns);
-            watch.end(&mut worker, port, format!("{}: {why}", watch.name), now_ns);
+            device.hand_in(memory, &mut worker, now_ns);
+            let why = format!("{}: {why}", watch.name);
+            watch.end(&mut worker, &device, why, now_ns);
         }
     }
 }
@@ -187,9 +204,10 @@ impl Watch {
         }
     }
 
-    /// Ends a load whose oldest I/O, begun then, should have been answered; now and then.
-    fn look(&self, worker: &mut Worker, device: &impl Device, oldest_ns: Option<u64>, now_ns: u64) {
-        let late_ns = now_ns.saturating_sub(oldest_ns.unwrap_or(now_ns));
+    /// Ends a load whose oldest I/O should have been answered; now and then.
+    fn look<P: Port>(&self, worker: &mut Worker, device: &Driven<P>, now_ns: u64) {
+        let oldest_ns = device.begun_ns.iter().min().copied().unwrap_or(IDLE);
+        let late_ns = now_ns.saturating_sub(oldest_ns);
         if late_ns < self.io_timeout_ns {
             return;
         }
@@ -210,36 +228,8 @@ impl Watch {
     }
 }
 
-/// When the I/O of each buffer was submitted, ns; [`Self::IDLE`]: it has none. A buffer's number is
-/// the lower half of its I/O's cookie.
-pub(super) struct Begun(Vec<u64>);
-
-impl Begun {
-    const IDLE: u64 = u64::MAX;
-
-    pub(super) fn new(buffers: usize) -> Self {
-        Self(vec![Self::IDLE; buffers])
-    }
-
-    pub(super) fn submitted(&mut self, cookie: u64, now_ns: u64) {
-        self.0[cookie as u32 as usize] = now_ns;
-    }
-
-    /// An I/O has ended; its latency, ns.
-    pub(super) fn ended(&mut self, cookie: u64, now_ns: u64) -> u64 {
-        let begun_ns = std::mem::replace(&mut self.0[cookie as u32 as usize], Self::IDLE);
-        now_ns.saturating_sub(begun_ns)
-    }
-
-    /// Since when the oldest is under way, ns.
-    pub(super) fn oldest_ns(&self) -> Option<u64> {
-        let oldest_ns = self.0.iter().copied().min();
-        oldest_ns.filter(|&at_ns| at_ns != Self::IDLE)
-    }
-}
-
 /// How often a thread that polls looks at the clock while nothing comes: once in so many polls.
-const CLOCK_POLLS: u32 = 256;
+pub(super) const CLOCK_POLLS: u32 = 256;
 /// How often it asks whether the server still lives, and for I/Os that are late, ns.
 pub(super) const LOOK_NS: u64 = 100_000_000;
 /// How often it is looked whether the user wants to end while queues are opened.
@@ -251,27 +241,25 @@ const OPENING: Duration = Duration::from_millis(50);
 /// Usage; nobody serves; I/Os that failed; data that was wrong.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
-    let ran = whole(args, &interrupt);
-    let ran = match ran {
-        Ok(ran) => ran,
-        Err(error) => {
-            output::print_failure(args.output, &error, interrupt.is_set())?;
-            return Err(error);
-        }
-    };
-    match args.output {
+    args.common.end(shown(args, &interrupt), &interrupt)
+}
+
+/// Measures and shows; why it has failed all the same, if it has.
+fn shown(args: &BenchArgs, interrupt: &Interrupt) -> anyhow::Result<Option<String>> {
+    let ran = whole(args, interrupt)?;
+    match args.common.output {
         Format::Json => output::print_json(&result::json(args, &ran))?,
         Format::Text => output::print(&result::text(args, &ran.finished, ran.counts)?)?,
     }
-    result::failure(args, &ran.finished).map_or(Ok(()), |why| Err(anyhow!(why)))
+    Ok(result::failure(args, &ran.finished))
 }
 
 /// All of it, but for showing it.
 fn whole(args: &BenchArgs, interrupt: &Interrupt) -> anyhow::Result<Ran> {
-    let cpus = pins(args.cpus.as_ref(), args.cores.into())?;
+    let cpus = args.common.pins()?;
     let watch = |name, advice| Watch {
         interrupt: interrupt.clone(),
-        io_timeout_ns: args.io_timeout,
+        io_timeout_ns: args.common.io_timeout,
         failed: AtomicBool::new(false),
         name,
         advice,
@@ -279,28 +267,28 @@ fn whole(args: &BenchArgs, interrupt: &Interrupt) -> anyhow::Result<Ran> {
     if let Some(uri) = &args.target {
         let advice = "see what the kernel says of the device (dmesg)";
         let watch = watch(uri.to_string(), advice);
-        return measure(cpus, local_lanes(args, uri)?, &watch);
+        return measure(cpus, local_parts(args, uri)?, &watch);
     }
     let path = client_path(args.socket.as_deref(), SERVICE)?;
-    let lanes = lanes_unless(args, &path, interrupt)?;
+    let parts = parts_unless(args, &path, interrupt)?;
     let name = format!("the {} on {}", SERVICE.noun, path.display());
     let advice = "see whether its process stands still, or the storage of its namespaces hangs \
                   (`braid queue list` shows what is in flight)";
-    measure(cpus, lanes, &watch(name, advice))
+    measure(cpus, parts, &watch(name, advice))
 }
 
 /// The queues, unless the user has enough of waiting for a server that hangs.
-fn lanes_unless(args: &BenchArgs, path: &Path, interrupt: &Interrupt) -> anyhow::Result<Vec<Lane>> {
+fn parts_unless(args: &BenchArgs, path: &Path, interrupt: &Interrupt) -> anyhow::Result<Vec<Part>> {
     let (told, opened) = mpsc::channel();
     let (own, at) = (args.clone(), path.to_owned());
     let opening = std::thread::Builder::new().name("open".into());
     opening.spawn(move || {
         // Its receiver may be gone.
-        let _ = told.send(lanes(&own, &at));
+        let _ = told.send(parts(&own, &at));
     })?;
     loop {
         match opened.recv_timeout(OPENING) {
-            Ok(lanes) => return lanes,
+            Ok(parts) => return parts,
             Err(RecvTimeoutError::Timeout) if interrupt.is_set() => bail!(
                 "interrupted before the {} on {} had answered: see whether its process stands \
                  still",
@@ -314,28 +302,21 @@ fn lanes_unless(args: &BenchArgs, path: &Path, interrupt: &Interrupt) -> anyhow:
 }
 
 /// A part of the load for each core, on something of the kernel's.
-fn local_lanes(args: &BenchArgs, uri: &PathUri) -> anyhow::Result<Vec<Local>> {
-    let cores = usize::from(args.cores);
+fn local_parts(args: &BenchArgs, uri: &PathUri) -> anyhow::Result<Vec<Part>> {
     let target = Target::open(uri, args)?;
-    let info = target.info();
-    let uris: Arc<[String]> = [uri.to_string()].into();
-    let stamp = uuid::Uuid::new_v4().as_u64_pair().0;
-    let tasks = args.words.tasks(0, &info, &uris, cores, stamp)?;
-    let (outstanding, bytes) = args.words.buffers(cores)?;
-    let lane = |task| Local {
-        target: target.clone(),
-        task,
-        polls: args.polls(),
-        batch: args.batch as usize,
-        outstanding,
-        bytes,
-    };
-    Ok(tasks.into_iter().map(lane).collect())
+    let parts = tasks(args, &target.info(), uri.to_string())?.into_iter();
+    parts.map(|task| target.clone().part(args, task)).collect()
+}
+
+/// The task of each core.
+fn tasks(args: &BenchArgs, info: &VolumeInfo, uri: String) -> anyhow::Result<Vec<Task>> {
+    let Common { words, cores, .. } = &args.common;
+    words.tasks(0, info, &[uri].into(), (*cores).into())
 }
 
 /// A part of the load for each core, on a queue of its own.
-fn lanes(args: &BenchArgs, path: &Path) -> anyhow::Result<Vec<Lane>> {
-    let cores = usize::from(args.cores);
+fn parts(args: &BenchArgs, path: &Path) -> anyhow::Result<Vec<Part>> {
+    let cores = usize::from(args.common.cores);
     let mut queues: Vec<Queue> = (0..cores)
         .map(|_| open(args, path, cores))
         .collect::<anyhow::Result<_>>()?;
@@ -347,19 +328,16 @@ fn lanes(args: &BenchArgs, path: &Path) -> anyhow::Result<Vec<Lane>> {
         block_shift: namespace.block_shift,
         transfer_max: first.transfer_max(),
     };
-    let uris: Arc<[String]> = [format!("queue:{}", path.display())].into();
-    let stamp = uuid::Uuid::new_v4().as_u64_pair().0;
-    let tasks = args.words.tasks(0, &info, &uris, cores, stamp)?;
-    let bytes = args.words.buffers(cores)?.1;
-    Ok(queues
-        .into_iter()
-        .zip(tasks)
-        .map(|(queue, task)| Lane::new(args, queue, info.block_shift, task, bytes))
+    let tasks = tasks(args, &info, format!("queue:{}", path.display()))?;
+    let bytes = args.common.words.buffers(cores)?.1;
+    let parts = queues.into_iter().zip(tasks);
+    Ok(parts
+        .map(|(queue, task)| lane::part(args, queue, info.block_shift, task, bytes))
         .collect())
 }
 
 fn open(args: &BenchArgs, path: &Path, cores: usize) -> anyhow::Result<Queue> {
-    let (outstanding, bytes) = args.words.buffers(cores)?;
+    let (outstanding, bytes) = args.common.words.buffers(cores)?;
     let entries = u16::try_from(outstanding + 1).ok();
     let most = nvme::limits::QUEUE_ENTRIES_MAX;
     let Some(entries) = entries.filter(|&entries| entries <= most) else {
@@ -369,10 +347,7 @@ fn open(args: &BenchArgs, path: &Path, cores: usize) -> anyhow::Result<Queue> {
         )));
     };
     let options = Options {
-        kind: match args.kind {
-            KindWord::UserPoll => Kind::UserPoll,
-            KindWord::UserIrq => Kind::UserIrq,
-        },
+        kind: args.kind,
         entries,
         data_bytes: bytes.next_multiple_of(4096),
         ..Options::default()
@@ -381,12 +356,12 @@ fn open(args: &BenchArgs, path: &Path, cores: usize) -> anyhow::Result<Queue> {
 }
 
 /// Runs all cores; what they came to, added up.
-fn measure(cpus: Vec<Option<usize>>, lanes: Vec<impl Run>, watch: &Watch) -> anyhow::Result<Ran> {
+fn measure(cpus: Vec<Option<usize>>, parts: Vec<Part>, watch: &Watch) -> anyhow::Result<Ran> {
     let mut sum: Option<Ran> = None;
     std::thread::scope(|scope| {
-        let lanes = cpus.into_iter().zip(lanes);
-        let threads: Vec<_> = lanes
-            .map(|(cpu, lane)| scope.spawn(move || run_on(cpu, lane, watch)))
+        let parts = cpus.into_iter().zip(parts);
+        let threads: Vec<_> = parts
+            .map(|(cpu, part)| scope.spawn(move || run_on(cpu, part, watch)))
             .collect();
         for thread in threads {
             let ended = thread.join().map_err(|_| anyhow!("a thread panicked"))?;
@@ -411,11 +386,11 @@ fn measure(cpus: Vec<Option<usize>>, lanes: Vec<impl Run>, watch: &Watch) -> any
 }
 
 /// A core's part of the load, on a CPU where one is given.
-fn run_on(cpu: Option<usize>, lane: impl Run, watch: &Watch) -> anyhow::Result<Ran> {
+fn run_on(cpu: Option<usize>, part: Part, watch: &Watch) -> anyhow::Result<Ran> {
     if let Some(cpu) = cpu {
         sys::os::pin(cpu).with_context(|| format!("cannot pin a thread to CPU {cpu}"))?;
     }
-    let (finished, counts) = lane.run(watch)?;
+    let (finished, counts) = part(watch)?;
     Ok(Ran {
         finished,
         counts,

@@ -10,17 +10,16 @@
 //! # Limits
 //! Reads only: block devices are read through the same ring that polls, and what writes would show
 //! is no different.
-use super::bench::{self, Begun, BenchArgs, Run, Watch};
-use crate::worker::{Device, Finished, Task, Worker};
-use ::queue::Counts;
+use super::bench::{self, BenchArgs, CLOCK_POLLS, Part};
+use crate::worker::Task;
+use ::queue::{Counts, Kind};
 use anyhow::bail;
 use engine::Span;
-use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError, VolumeInfo};
+use engine::host::{Io, IoOp, SubmitError, VolumeInfo};
 use engine::machine::Memory;
 use multipath::Outcome;
 use nvme::host::Command;
 use paths::uri::{NvmeNg, PathUri, UriKind};
-use policy::PathIndex;
 use runtime::{FileDevice, PassthroughDevice, now_ns};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +28,6 @@ use sys::{
     Wait,
 };
 use terminal::exit::Usage;
-
-/// How often the clock is looked at while nothing comes: once in so many polls.
-const CLOCK_POLLS: u32 = 256;
 
 /// The target of the reads.
 #[derive(Clone)]
@@ -48,14 +44,15 @@ impl Target {
     /// # Errors
     /// [`Usage`]: no such kind of path, or a load that can't be. Errors of opening it.
     pub fn open(uri: &PathUri, args: &BenchArgs) -> anyhow::Result<Self> {
-        if args.words().read_percent() != 100 {
+        if args.common.words.read_percent() != 100 {
             return Err(Usage::error(format!(
                 "{uri} is read only here: --rw read or randread (`braid bench` writes)"
             )));
         }
+        let polls = args.kind == Kind::UserPoll;
         Ok(match uri.kind() {
             UriKind::NvmeNg(NvmeNg { device, .. }) => {
-                let opened = PassthroughDevice::open(device.clone(), true, args.polls())?;
+                let opened = PassthroughDevice::open(device.clone(), true, polls)?;
                 Self::Passthrough(Arc::new(opened))
             }
             UriKind::File(path) => {
@@ -71,6 +68,48 @@ impl Target {
                 )));
             }
         })
+    }
+
+    /// A core's part of the load.
+    ///
+    /// # Errors
+    /// More I/Os outstanding than there may be here.
+    pub fn part(self, args: &BenchArgs, task: Task) -> anyhow::Result<Part> {
+        let (outstanding, bytes) = args.common.words.buffers(args.common.cores.into())?;
+        if outstanding as usize > COMMANDS_MAX {
+            return Err(Usage::error(format!(
+                "{outstanding} outstanding I/Os on one core: {COMMANDS_MAX} at most here"
+            )));
+        }
+        let batch = args.batch as usize;
+        let reaping = match args.kind {
+            Kind::UserPoll => Reaping::Poll,
+            Kind::UserIrq => Reaping::Interrupt,
+        };
+        Ok(Box::new(move |watch| {
+            let config = RingConfig {
+                operations_max: outstanding.max(1),
+                buffers: 1,
+                buffers_lent: 1,
+                buffer_bytes: 4096,
+            };
+            let port = Port {
+                file: Fd::new(match &self {
+                    Self::Passthrough(device) => device.try_clone()?,
+                    Self::File(file) => file.try_clone()?,
+                }),
+                target: self,
+                reaping,
+                pending: Vec::with_capacity(outstanding as usize),
+                counts: Counts::default(),
+                batch,
+            };
+            let arena = Arena::new(bytes.next_multiple_of(4096))?;
+            let mut data = Data(Ring::new(&config, arena)?);
+            let (finished, mut port) = bench::drive(port, &mut data, task, watch);
+            port.counts.calls = data.0.enters();
+            Ok((finished, port.counts))
+        }))
     }
 
     /// Its size and limits.
@@ -90,26 +129,13 @@ impl Target {
     }
 }
 
-/// One core's part of the load.
-pub struct Local {
-    pub target: Target,
-    pub task: Task,
-    pub polls: bool,
-    pub batch: usize,
-    pub outstanding: u32,
-    pub bytes: u64,
-}
-
 /// The kernel as what takes I/Os; they are given to it all at once.
 struct Port {
     target: Target,
     file: Fd,
     reaping: Reaping,
     pending: Vec<Io>,
-    begun: Begun,
     counts: Counts,
-    /// Completions that were taken, `batch` at most.
-    ended: Vec<(u64, Outcome)>,
     batch: usize,
 }
 
@@ -126,19 +152,23 @@ impl Memory for Data {
     }
 }
 
-impl Device for Port {
-    fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        self.begun.submitted(io.cookie, now_ns);
+impl bench::Port for Port {
+    type Memory = Data;
+
+    fn prepare(&mut self, io: &Io) -> Result<(), SubmitError> {
         self.pending.push(*io);
         Ok(())
     }
 
-    fn waited_full(&self, _: u16, _: u8) -> u64 {
-        0
-    }
-
-    fn hedges(&self, _: u16) -> HedgeStats {
-        HedgeStats::default()
+    fn exchange(
+        &mut self,
+        memory: &mut Data,
+        ended: &mut Vec<(u64, Outcome)>,
+        due_ns: u64,
+        _: u64,
+    ) -> Result<(), String> {
+        let went = self.flush(&mut memory.0).map_err(refused);
+        went.and_then(|()| self.reap(&mut memory.0, ended, due_ns))
     }
 }
 
@@ -176,21 +206,26 @@ impl Port {
     }
 
     /// Takes completions until there was one, or it is time to do something else.
-    fn reap(&mut self, ring: &mut Ring, due_ns: u64) -> Result<(), Ended> {
+    fn reap(
+        &mut self,
+        ring: &mut Ring,
+        ended: &mut Vec<(u64, Outcome)>,
+        due_ns: u64,
+    ) -> Result<(), String> {
         let polls = self.reaping == Reaping::Poll;
         for poll in 1_u32.. {
             if polls || ring.wants_enter() {
-                ring.enter(Wait::No)?;
+                ring.enter(Wait::No).map_err(refused)?;
             }
             self.counts.polls += 1;
-            while self.ended.len() < self.batch
+            while ended.len() < self.batch
                 && let Some(completion) = ring.next_completion()
             {
                 let is_file = matches!(self.target, Target::File(_));
                 let outcome = outcome(completion.result, is_file, polls)?;
-                self.ended.push((completion.tag, outcome));
+                ended.push((completion.tag, outcome));
             }
-            if !self.ended.is_empty() {
+            if !ended.is_empty() {
                 return Ok(());
             }
             self.counts.empty_polls += 1;
@@ -202,113 +237,36 @@ impl Port {
                 return Ok(());
             }
             if !polls {
-                ring.enter(Wait::AtMost(Duration::from_nanos(left_ns)))?;
+                let wait = Wait::AtMost(Duration::from_nanos(left_ns));
+                ring.enter(wait).map_err(refused)?;
             }
         }
         Ok(())
     }
 }
 
-impl bench::Port for Port {
-    type Memory = Data;
+/// Completions of this device can't be polled.
+const NO_POLLING: &str = "the completions of this device can't be polled (EOPNOTSUPP): give --kind \
+    user_irq; an NVMe device can where its driver has poll queues (nvme.poll_queues)";
 
-    fn hand_in(&mut self, memory: &mut Data, worker: &mut Worker, now_ns: u64) {
-        for (cookie, outcome) in self.ended.drain(..) {
-            let done = IoDone {
-                cookie,
-                outcome,
-                path: PathIndex(0),
-                latency_ns: self.begun.ended(cookie, now_ns),
-            };
-            worker.handle_done(&done, memory);
-        }
-    }
-
-    fn exchange(&mut self, memory: &mut Data, due_ns: u64, _: u64) -> Result<(), String> {
-        let went = self.flush(&mut memory.0).map_err(Ended::from);
-        let went = went.and_then(|()| self.reap(&mut memory.0, due_ns));
-        went.map_err(|why| why.to_string())
-    }
-
-    fn oldest_ns(&self) -> Option<u64> {
-        self.begun.oldest_ns()
-    }
-}
-
-/// Why nothing more can be measured.
-#[derive(Debug, PartialEq, Eq)]
-enum Ended {
-    /// The kernel refuses what the ring was given.
-    Refused(Errno),
-    /// Completions of this device can't be polled.
-    NoPolling,
-}
-
-impl From<Errno> for Ended {
-    fn from(error: Errno) -> Self {
-        Self::Refused(error)
-    }
-}
-
-impl std::fmt::Display for Ended {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Refused(error) => write!(f, "io_uring: {error}"),
-            Self::NoPolling => f.write_str(
-                "the completions of this device can't be polled (EOPNOTSUPP): give --kind \
-                 user_irq; an NVMe device can where its driver has poll queues (nvme.poll_queues)",
-            ),
-        }
-    }
+/// The kernel refuses what the ring was given.
+fn refused(error: Errno) -> String {
+    format!("io_uring: {error}")
 }
 
 /// How a read has ended: of a file with the bytes that were read, of a command with 0.
 ///
 /// # Errors
 /// No read can end well.
-fn outcome(result: Result<u32, Errno>, is_file: bool, polls: bool) -> Result<Outcome, Ended> {
+fn outcome(
+    result: Result<u32, Errno>,
+    is_file: bool,
+    polls: bool,
+) -> Result<Outcome, &'static str> {
     match result {
         Ok(bytes) if (bytes > 0) == is_file => Ok(Outcome::Done),
-        Err(Errno::OPNOTSUPP) if polls => Err(Ended::NoPolling),
+        Err(Errno::OPNOTSUPP) if polls => Err(NO_POLLING),
         _ => Ok(Outcome::MediaError),
-    }
-}
-
-impl Run for Local {
-    fn run(self, watch: &Watch) -> anyhow::Result<(Finished, Counts)> {
-        if self.outstanding as usize > COMMANDS_MAX {
-            return Err(Usage::error(format!(
-                "{} outstanding I/Os on one core: {COMMANDS_MAX} at most here",
-                self.outstanding
-            )));
-        }
-        let config = RingConfig {
-            operations_max: self.outstanding.max(1),
-            buffers: 1,
-            buffers_lent: 1,
-            buffer_bytes: 4096,
-        };
-        let ring = Ring::new(&config, Arena::new(self.bytes.next_multiple_of(4096))?)?;
-        let mut port = Port {
-            file: Fd::new(match &self.target {
-                Target::Passthrough(device) => device.try_clone()?,
-                Target::File(file) => file.try_clone()?,
-            }),
-            target: self.target,
-            reaping: match self.polls {
-                true => Reaping::Poll,
-                false => Reaping::Interrupt,
-            },
-            pending: Vec::with_capacity(self.outstanding as usize),
-            begun: Begun::new(self.outstanding as usize + 1),
-            counts: Counts::default(),
-            ended: Vec::with_capacity(self.batch),
-            batch: self.batch,
-        };
-        let mut data = Data(ring);
-        let finished = bench::drive(&mut port, &mut data, self.task, watch);
-        port.counts.calls = data.0.enters();
-        Ok((finished, port.counts))
     }
 }
 
@@ -323,12 +281,12 @@ mod tests {
             (Ok(0), true, true, Ok(Outcome::MediaError)),
             (Ok(0), false, true, Ok(Outcome::Done)),
             (Err(Errno::IO), true, true, Ok(Outcome::MediaError)),
-            (Err(Errno::OPNOTSUPP), true, true, Err(Ended::NoPolling)),
-            (Err(Errno::OPNOTSUPP), false, true, Err(Ended::NoPolling)),
+            (Err(Errno::OPNOTSUPP), true, true, Err(NO_POLLING)),
+            (Err(Errno::OPNOTSUPP), false, true, Err(NO_POLLING)),
             (Err(Errno::OPNOTSUPP), true, false, Ok(Outcome::MediaError)),
         ] {
             assert_eq!(outcome(result, is_file, polls), want, "{result:?}");
         }
-        assert!(Ended::NoPolling.to_string().contains("--kind user_irq"));
+        assert!(NO_POLLING.contains("--kind user_irq"));
     }
 }

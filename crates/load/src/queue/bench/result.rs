@@ -13,7 +13,7 @@ pub fn failure(args: &BenchArgs, finished: &Finished) -> Option<String> {
         true => " (`braid queue list` shows which namespaces and blocks this user may use)",
         false => "",
     };
-    let why = finished.failure(&args.words)?;
+    let why = finished.failure(&args.common.words)?;
     Some(format!("{why}{}", advice(&why)))
 }
 
@@ -24,30 +24,25 @@ fn empty_share(counts: Counts) -> f64 {
     counts.empty_polls as f64 / counts.polls.max(1) as f64
 }
 
-fn kind(args: &BenchArgs) -> &'static str {
-    if args.polls() {
-        "user_poll"
-    } else {
-        "user_irq"
-    }
-}
-
 pub fn json(args: &BenchArgs, ran: &Ran) -> Value {
     let (finished, counts) = (&ran.finished, ran.counts);
     let own = json!({
-        "kind": kind(args), "ios": finished.totals.ios, "error": failure(args, finished),
+        "kind": args.kind.name(), "ios": finished.totals.ios, "error": failure(args, finished),
         "share": { "queue": 1.0 },
         "system_calls_per_io": finished.per_io(counts.calls),
         "polls_per_io": finished.per_io(counts.polls),
         "empty_polls_share": empty_share(counts),
         "cpu_ns_per_io": finished.per_io(ran.cpu_ns),
     });
-    joined([finished.json(&args.words, args.cores.into()), own])
+    joined([
+        finished.json(&args.common.words, args.common.cores.into()),
+        own,
+    ])
 }
 
 pub fn text(args: &BenchArgs, finished: &Finished, counts: Counts) -> anyhow::Result<String> {
     let extras = Extras {
-        unit: &format!("{} queue", kind(args)),
+        unit: &format!("{} queue", args.kind.name()),
         over: String::new(),
         tables: String::new(),
         counts: format!(
@@ -57,5 +52,10 @@ pub fn text(args: &BenchArgs, finished: &Finished, counts: Counts) -> anyhow::Re
             significant(100.0 * empty_share(counts)),
         ),
     };
-    finished.text(&args.words, args.cores.into(), &extras, Style::of_stdout())
+    finished.text(
+        &args.common.words,
+        args.common.cores.into(),
+        &extras,
+        Style::of_stdout(),
+    )
 }
