@@ -14,12 +14,9 @@ pub struct Counted {
 pub const QUIET: [&str; 2] = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
 
 /// # Errors
-/// valgrind is not installed: what to install.
+/// valgrind is not installed.
 pub fn check() -> Result<()> {
-    if is_installed("valgrind") {
-        return Ok(());
-    }
-    bail!("valgrind is not installed; it counts the instructions: apt-get install valgrind");
+    needs("valgrind", "valgrind")
 }
 
 /// Runs `program`; `function`: counts only inside functions of this pattern.
@@ -27,22 +24,16 @@ pub fn run(program: &Path, arguments: &[&str], function: Option<&str>) -> Result
     let mut command = Command::new("valgrind");
     command.args(QUIET);
     if let Some(function) = function {
-        command.args([
-            "--collect-atstart=no",
-            &format!("--toggle-collect={function}"),
-        ]);
+        let toggle = format!("--toggle-collect={function}");
+        command.args(["--collect-atstart=no", &toggle]);
     }
-    let output = command
-        .arg(program)
-        .args(arguments)
-        .output()
-        .context("start valgrind")?;
+    let output = command.arg(program).args(arguments).output();
+    let output = output.context("start valgrind")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    let name = program.display();
     ensure!(
         output.status.success(),
-        "{name} {} failed:\n{said}",
-        arguments.join(" ")
+        "{} {arguments:?} failed:\n{said}",
+        program.display()
     );
     Ok(Counted {
         instructions: collected(&said)?,
@@ -63,17 +54,17 @@ pub fn per_iteration(program: &Path, arguments: &[&str], few: u64) -> Result<(f6
         run(program, &arguments, None)
     };
     let (less, more) = (counted(few)?, counted(2 * few)?);
+    let instructions = more.instructions.saturating_sub(less.instructions);
     ensure!(
-        more.instructions > less.instructions,
+        instructions > 0,
         "{arguments:?}: {} iterations cost no more than {few}",
         2 * few
     );
-    let instructions = (more.instructions - less.instructions) as f64;
     let ios = more
         .printed
         .unwrap_or(0)
         .saturating_sub(less.printed.unwrap_or(0));
-    Ok((instructions / few as f64, ios))
+    Ok((instructions as f64 / few as f64, ios))
 }
 
 /// The total in callgrind's summary.

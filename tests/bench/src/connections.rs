@@ -19,10 +19,12 @@ mod socket;
 mod words;
 
 use crate::prelude::*;
+use crate::rounds::{sorted, summary};
 use honest::Honest;
 use hostile::{Load, Plan};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use served::{Kind, Look, Served};
+use std::thread::JoinHandle;
 
 /// Pause between a change of the load and the next window.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -39,6 +41,19 @@ const TABLES_KIB: u64 = 4;
 const PAGES_KIB: u64 = 4 + 32;
 const REQUESTS_KIB: u64 = 64;
 const SHARED_KIB: u64 = (48 + 40) << 10;
+
+/// Of these the worst window counts.
+const WORST: [&str; 9] = [
+    "held",
+    "cut",
+    "refused",
+    "descriptors",
+    "mib",
+    "mib_peak",
+    "mib_bound",
+    "mib_tcp",
+    "bytes_per_connection",
+];
 
 /// The worst of all windows, or the median of them. Of the memory of TCP, that of the machine.
 const COLUMNS: [Column; 20] = [
@@ -66,6 +81,8 @@ const COLUMNS: [Column; 20] = [
 
 /// How many, how long.
 #[derive(clap::Args)]
+#[command(mut_arg("seconds", |it| it.default_value("2")))]
+#[command(mut_arg("rounds", |it| it.default_value("15")))]
 pub struct Args {
     /// Idle connections: silent, stopped in the handshake, and logged in.
     #[arg(long, default_value_t = 10_000)]
@@ -73,12 +90,8 @@ pub struct Args {
     /// Slow ones: a byte per pace of a request, of a write's data, or of the answers.
     #[arg(long, default_value_t = 1_000)]
     slow: usize,
-    /// Pairs of windows.
-    #[arg(long, default_value_t = 15)]
-    pairs: usize,
-    /// Seconds of a window.
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
+    #[command(flatten)]
+    timing: Timing,
     /// Least share of its rate alone that the honest client must have beside them (median).
     #[arg(long, default_value_t = 0.9)]
     least: f64,
@@ -92,72 +105,38 @@ pub struct Args {
     servers: Vec<Kind>,
 }
 
-/// A window with the load.
-struct Loaded {
-    /// Of the honest client, per second; and of the mean of the windows beside it.
-    rate: f64,
-    ratio: f64,
-    /// Processor time of the server per second.
-    cpu: f64,
-    look: Look,
-    held: u64,
-    cut: u64,
-    refused: u64,
-    /// A new honest client's first answer, ms.
-    newcomer: Option<f64>,
-}
-
-/// One server.
-struct Row {
-    kind: Kind,
-    before: Look,
-    /// Rates without the load, and processor time.
-    alone: Vec<f64>,
-    alone_cpu: Vec<f64>,
-    loaded: Vec<Loaded>,
-}
-
 /// Measures and prints.
 pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     raise_open_files(args)?;
-    ensure!(
-        args.pairs > 0 && args.seconds > 0.0,
-        "no windows to measure"
-    );
+    ensure!(args.timing.seconds > 0.0, "no windows to measure");
     // The check has built this one.
     let built = || super::build(&setup.root, &["--bin", "braid"]);
     let braid = setup.braid.clone().map_or_else(built, Ok)?;
-    let mut rows: Vec<Row> = Vec::new();
-    for &kind in &args.servers {
-        rows.push(measure(&braid, kind, args)?);
-    }
+    let cells = args.servers.iter().map(|&kind| measure(&braid, kind, args));
+    let cells = cells.collect::<Result<Vec<Value>>>()?;
     let title = format!(
         "an honest client, alone and beside {} idle and {} slow connections; {} pairs of windows",
-        args.idle, args.slow, args.pairs
+        args.idle, args.slow, args.timing.rounds
     );
-    let cells: Vec<Value> = rows.iter().map(|row| row.cell(args)).collect();
-    table::print(setup.output, &title, &COLUMNS, &cells);
-    for row in &rows {
-        let (most, bound) = (row.peak(), row.bound(args.slow));
+    setup.show(&title, &COLUMNS, cells.clone());
+    for cell in &cells {
+        let server = cell["server"].as_str().unwrap_or_default();
+        let (most, bound) = (number(cell, "mib_peak")?, number(cell, "mib_bound")?);
         ensure!(
             most <= bound,
-            "{}: {most} KiB of memory, and docs/security.md allows {bound} KiB",
-            row.kind.name()
+            "{server}: {most:.1} MiB of memory, and docs/security.md allows {bound:.1} MiB"
         );
-        let held = row.loaded.iter().map(|it| it.held).min().unwrap_or(0);
-        let wanted = (args.idle + args.slow) as u64;
+        let (held, wanted) = (number(cell, "held_least")?, (args.idle + args.slow) as f64);
         ensure!(
-            held * 10 >= wanted * 9,
-            "{}: of {wanted} hostile connections only {held} were there in a window: nothing was \
-             shown by that",
-            row.kind.name()
+            held * 10.0 >= wanted * 9.0,
+            "{server}: of {wanted} hostile connections only {held} were there in a window: nothing \
+             was shown by that"
         );
-        let [ratio, ..] = row.ratios();
+        let ratio = number(cell, "ratio")?;
         ensure!(
             ratio >= args.least,
-            "{}: the honest client had {ratio:.3} of its rate beside them, and {} is asked for; \
-             on a machine that is busy otherwise let more windows pass (--pairs)",
-            row.kind.name(),
+            "{server}: the honest client had {ratio:.3} of its rate beside them, and {} is asked \
+             for; on a machine that is busy otherwise let more windows pass (--rounds)",
             args.least
         );
     }
@@ -182,36 +161,49 @@ fn raise_open_files(args: &Args) -> Result<()> {
     Ok(setrlimit(Resource::Nofile, Rlimit { current, ..limit })?)
 }
 
-fn measure(braid: &Path, kind: Kind, args: &Args) -> Result<Row> {
+/// All pairs of windows of one server; their cell.
+fn measure(braid: &Path, kind: Kind, args: &Args) -> Result<Value> {
     let served = Served::start(braid, kind)?;
     let honest = Honest::start(&served.place)?;
     sleep(SETTLE);
-    let mut row = Row {
-        kind,
-        before: served.look()?,
-        alone: Vec::new(),
-        alone_cpu: Vec::new(),
-        loaded: Vec::new(),
-    };
-    let (rate, cpu) = window(&served, &honest, args)?;
-    row.alone.push(rate);
-    row.alone_cpu.push(cpu);
-    for _ in 0..args.pairs {
-        let mut loaded = under_load(&served, &honest, args)?;
-        await_empty(&served, row.before.descriptors)?;
+    let before = served.look()?;
+    let mut alone = window(&served, &honest, args)?;
+    let mut pairs = Vec::new();
+    for _ in 0..args.timing.rounds {
+        let (pair, beside) = under_load(&served, &honest, &before, args)?;
+        await_empty(&served, before.descriptors)?;
         sleep(SETTLE);
-        let before = row.alone.last().copied().unwrap_or(f64::NAN);
-        let (rate, cpu) = window(&served, &honest, args)?;
-        row.alone.push(rate);
-        row.alone_cpu.push(cpu);
-        loaded.ratio = 2.0 * loaded.rate / (before + rate);
-        row.loaded.push(loaded);
+        let next = window(&served, &honest, args)?;
+        let [rate, cpu] = [0, 1].map(|at| f64::midpoint(alone[at], next[at]));
+        alone = next;
+        pairs.push(with(
+            pair,
+            json!({
+                "alone_per_s": rate, "alone_cpu": cpu, "ratio": beside[0] / rate,
+                // Beyond what the honest client's reads cost alone.
+                "hostile_cpu": (beside[1] - beside[0] * cpu / rate).max(0.0),
+            }),
+        ));
     }
     honest.end()?;
-    Ok(row)
+    let mut cell = summary(&pairs, &COLUMNS);
+    for key in WORST {
+        cell[key] = json!(sorted(&pairs, key).last());
+    }
+    let newcomers = sorted(&pairs, "newcomer_ms").len();
+    let least = sorted(&pairs, "held").first().copied();
+    let own = json!({"server": kind.name(), "idle": args.idle, "slow": args.slow,
+                     "newcomers": newcomers, "held_least": least});
+    Ok(with(cell, own))
 }
 
-fn under_load(served: &Served, honest: &Honest, args: &Args) -> Result<Loaded> {
+/// A window with the load: its facts; and the honest client's rate and the server's processor time.
+fn under_load(
+    served: &Served,
+    honest: &Honest,
+    before: &Look,
+    args: &Args,
+) -> Result<(Value, [f64; 2])> {
     let plan = Plan {
         idle: args.idle,
         slow: args.slow,
@@ -219,28 +211,32 @@ fn under_load(served: &Served, honest: &Honest, args: &Args) -> Result<Loaded> {
     };
     let load = Load::start(&served.place, plan)?;
     sleep(SETTLE);
-    let (rate, cpu) = window(served, honest, args)?;
-    let (held, look) = (load.held(), served.look()?);
+    let beside = window(served, honest, args)?;
+    let (count, look) = (&load.count, served.look()?);
+    let held = count.held.load(Ordering::Relaxed);
     let begun = Instant::now();
     let newcomer = served.place.queue(0, 2).is_ok();
-    let newcomer = newcomer.then(|| begun.elapsed().as_secs_f64() * 1e3);
-    let (cut, refused) = load.cut_and_refused();
-    Ok(Loaded {
-        rate,
-        ratio: f64::NAN,
-        cpu,
-        look,
-        held,
-        cut,
-        refused,
-        newcomer,
-    })
+    let newcomer_ms = newcomer.then(|| begun.elapsed().as_secs_f64() * 1e3);
+    // What docs/security.md allows, KiB: idle ones have no requests, and are sent next to nothing.
+    let tables = held * TABLES_KIB + args.slow as u64 * (PAGES_KIB + REQUESTS_KIB);
+    let bound = before.resident + tables + (served::BUFFERS_MIB << 10) + SHARED_KIB;
+    let added = look.resident.saturating_sub(before.resident) as f64 * 1024.0;
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    let facts = json!({
+        "beside_per_s": beside[0], "beside_cpu": beside[1],
+        "held": held, "cut": count.cut.load(Ordering::Relaxed),
+        "refused": count.refused.load(Ordering::Relaxed), "descriptors": look.descriptors,
+        "mib_before": mib(before.resident), "mib": mib(look.resident),
+        "mib_peak": mib(look.peak), "mib_bound": mib(bound), "mib_tcp": mib(look.tcp),
+        "bytes_per_connection": added / held.max(1) as f64, "newcomer_ms": newcomer_ms,
+    });
+    Ok((facts, beside))
 }
 
 /// The honest client's rate, and the server's processor time, per second.
-fn window(served: &Served, honest: &Honest, args: &Args) -> Result<(f64, f64)> {
+fn window(served: &Served, honest: &Honest, args: &Args) -> Result<[f64; 2]> {
     let (begun, done, cpu) = (Instant::now(), honest.done(), served.look()?.cpu);
-    sleep(Duration::from_secs_f64(args.seconds));
+    sleep(Duration::from_secs_f64(args.timing.seconds));
     let seconds = begun.elapsed().as_secs_f64();
     let (done, cpu) = (honest.done() - done, served.look()?.cpu - cpu);
     ensure!(
@@ -248,7 +244,7 @@ fn window(served: &Served, honest: &Honest, args: &Args) -> Result<(f64, f64)> {
         "the honest client is not served: {}",
         served.said()
     );
-    Ok((done as f64 / seconds, cpu / seconds))
+    Ok([done as f64 / seconds, cpu / seconds])
 }
 
 /// Until the server has let go of the hostile ones.
@@ -264,64 +260,32 @@ fn await_empty(served: &Served, descriptors: u64) -> Result<()> {
     Ok(())
 }
 
-impl Row {
-    /// Resident memory that a hostile connection added, bytes: the worst window.
-    fn per_connection(&self) -> f64 {
-        let added = self.loaded.iter().map(|loaded| {
-            let kib = loaded.look.resident.saturating_sub(self.before.resident);
-            kib as f64 * 1024.0 / loaded.held.max(1) as f64
-        });
-        added.fold(0.0, f64::max)
-    }
+/// A thread that works until it is told to end; it is when this is dropped.
+struct Background<T> {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<T>>,
+}
 
-    /// Most resident memory, KiB.
-    fn peak(&self) -> u64 {
-        let peaks = self.loaded.iter().map(|of| of.look.peak);
-        peaks.max().unwrap_or(0)
+impl<T: Send + 'static> Background<T> {
+    fn spawn(work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Self {
+        let ends = Arc::<AtomicBool>::default();
+        let told = Arc::clone(&ends);
+        let thread = Some(thread::spawn(move || work(&told)));
+        Self { ends, thread }
     }
+}
 
-    /// Memory that docs/security.md allows for as many connections as were held, KiB. Idle ones
-    /// have no requests, and are sent next to nothing.
-    fn bound(&self, slow: usize) -> u64 {
-        let held = self.loaded.iter().map(|of| of.held).max().unwrap_or(0);
-        let connections = held * TABLES_KIB + slow as u64 * (PAGES_KIB + REQUESTS_KIB);
-        self.before.resident + connections + (served::BUFFERS_MIB << 10) + SHARED_KIB
+impl<T> Background<T> {
+    /// What it came to.
+    fn end(&mut self) -> Result<T> {
+        self.ends.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().context("a thread has ended before")?;
+        thread.join().map_err(|_| anyhow!("a thread panicked"))
     }
+}
 
-    /// Processor time of the server per second that is not the honest client's, by what its reads
-    /// cost alone: the median.
-    fn hostile_cpu(&self) -> f64 {
-        let alone: f64 = self.alone.iter().sum();
-        let read = self.alone_cpu.iter().sum::<f64>() / alone;
-        let beyond = self.loaded.iter().map(|of| of.cpu - read * of.rate);
-        median(beyond.collect()).max(0.0)
-    }
-
-    fn ratios(&self) -> [f64; 3] {
-        let ratios: Vec<f64> = self.loaded.iter().map(|loaded| loaded.ratio).collect();
-        let [least, most] = range(&ratios);
-        [median(ratios), least, most]
-    }
-
-    fn cell(&self, args: &Args) -> Value {
-        let [ratio, least, most] = self.ratios();
-        let worst = |of: fn(&Loaded) -> u64| self.loaded.iter().map(of).max().unwrap_or(0);
-        let mib = |kib: u64| kib as f64 / 1024.0;
-        let newcomers: Vec<f64> = self.loaded.iter().filter_map(|of| of.newcomer).collect();
-        json!({
-            "server": self.kind.name(), "idle": args.idle, "slow": args.slow,
-            "alone_per_s": median(self.alone.clone()),
-            "beside_per_s": middle(&self.loaded, |of| of.rate),
-            "ratio": ratio, "ratio_range": [least, most],
-            "held": worst(|of| of.held), "cut": worst(|of| of.cut),
-            "refused": worst(|of| of.refused), "descriptors": worst(|of| of.look.descriptors),
-            "mib_before": mib(self.before.resident), "mib": mib(worst(|of| of.look.resident)),
-            "mib_peak": mib(self.peak()), "mib_bound": mib(self.bound(args.slow)),
-            "bytes_per_connection": self.per_connection(),
-            "mib_tcp": mib(worst(|of| of.look.tcp)),
-            "alone_cpu": median(self.alone_cpu.clone()),
-            "beside_cpu": middle(&self.loaded, |of| of.cpu), "hostile_cpu": self.hostile_cpu(),
-            "newcomer_ms": median(newcomers.clone()), "newcomers": newcomers.len(),
-        })
+impl<T> Drop for Background<T> {
+    fn drop(&mut self) {
+        let _ = self.end();
     }
 }

@@ -47,7 +47,7 @@ simulated world: queue-depth; sim sim_cost queue-depth; simulated
 simulated world: soonest; sim sim_cost soonest; simulated";
 
 /// A line of [`LAYERS`].
-struct Layer<'a> {
+pub struct Layer<'a> {
     name: &'a str,
     package: &'a str,
     example: &'a str,
@@ -56,7 +56,9 @@ struct Layer<'a> {
 }
 
 impl<'a> Layer<'a> {
-    fn parse(line: &'a str) -> Result<Self> {
+    /// # Errors
+    /// Its parts are not those of such a line.
+    pub fn parse(line: &'a str) -> Result<Self> {
         let parts: Vec<&str> = line.split("; ").collect();
         let [name, run, rule] = parts[..] else {
             bail!("{line}: three parts are needed")
@@ -73,7 +75,10 @@ impl<'a> Layer<'a> {
     }
 
     /// Instructions per I/O.
-    fn measure(&self, root: &Path) -> Result<f64> {
+    ///
+    /// # Errors
+    /// The example can't be built or run, or has no such cost.
+    pub fn measure(&self, root: &Path) -> Result<f64> {
         let (package, example) = (format!("braid-{}", self.package), self.example);
         let program = super::build_dist(root, &["-p", &package, "--example", example])?;
         let of = |arguments: &[&str]| callgrind::per_iteration(&program, arguments, ITERATIONS);
@@ -108,7 +113,7 @@ pub fn run(setup: &Setup) -> Result<()> {
     }
     let title = "instructions per I/O in user space, payload and kernel excluded (callgrind)";
     let columns = [("layer", "layer", 0), ("instructions", "instructions", 1)];
-    table::print(setup.output, title, &columns, &cells);
+    setup.show(title, &columns, cells);
     Ok(())
 }
 

@@ -24,7 +24,7 @@ mod wire;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use system::figures::{Format, load_average};
+use system::figures::Format;
 use system::program::{self, build, build_dist};
 
 /// The part to measure, the program, and the form of the figures.
@@ -34,6 +34,33 @@ pub struct Args {
     task: Task,
     #[command(flatten)]
     setup: Setup,
+}
+
+/// How often and how long everything runs that is compared.
+#[derive(clap::Args)]
+struct Timing {
+    /// Seconds of each run.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Rounds, in each of which everything runs once; odd gives a true median.
+    #[arg(long, visible_alias = "pairs", default_value_t = 5,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+}
+
+/// The same where either side has a CPU of its own.
+#[derive(clap::Args)]
+struct Sides {
+    #[command(flatten)]
+    timing: Timing,
+    /// CPUs of host, or client, and of target, or server.
+    #[arg(long, default_value = "0,1", value_parser = two)]
+    cpus: [usize; 2],
+}
+
+fn two(text: &str) -> Result<[usize; 2]> {
+    let (first, second) = text.split_once(',').context("two of them, as in 0,1")?;
+    Ok([first.parse()?, second.parse()?])
 }
 
 #[derive(clap::Args)]
@@ -54,12 +81,17 @@ impl Setup {
         let built = || build_dist(&self.root, &["--bin", "braid"]);
         self.braid.clone().map_or_else(built, Ok)
     }
+
+    /// Shows one table: see [`table::print`].
+    fn show(&self, title: &str, columns: &[table::Column], cells: Vec<serde_json::Value>) {
+        table::print(self.output, &[("cells", title.to_owned(), columns, cells)]);
+    }
 }
 
 #[derive(clap::Subcommand)]
 enum Task {
     /// Instructions per select + complete, by policy and number of paths (callgrind).
-    Policy(policy::Args),
+    Policy,
     /// Instructions per I/O of each layer (callgrind).
     Layers,
     /// A policy beside round-robin over one path and over equal paths (real I/O).
@@ -83,7 +115,7 @@ pub fn run(root: &Path, args: Args) -> Result<ExitCode> {
     let Args { task, mut setup } = args;
     setup.root = root.to_path_buf();
     match &task {
-        Task::Policy(args) => policy::run(&setup, args),
+        Task::Policy => policy::run(&setup),
         Task::Layers => layers::run(&setup),
         Task::Equal(args) => equal::run(&setup, args),
         Task::Wire(args) => wire::run(&setup, args),
@@ -94,6 +126,17 @@ pub fn run(root: &Path, args: Args) -> Result<ExitCode> {
         Task::Connections(args) => connections::run(&setup, args),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// # Errors
+/// `program` is not installed: the package that has it.
+fn needs(program: &str, package: &str) -> Result<()> {
+    let is_there = system::process::is_installed(program);
+    anyhow::ensure!(
+        is_there,
+        "{program} is not installed: apt-get install {package}"
+    );
+    Ok(())
 }
 
 /// Processor time of all children that have ended.

@@ -5,7 +5,7 @@
 //! the probes of its idle queues are all that happens. Once it is connected, resident memory and
 //! the voluntary switches of each of its threads are read from `/proc`, twice: the difference is
 //! how often it woke.
-use super::server::{directory, listens};
+use super::server::{directory, listens, volume};
 use crate::prelude::*;
 use std::collections::BTreeMap;
 
@@ -38,26 +38,13 @@ pub struct Args {
 /// An engine with one volume over these paths, and no client.
 fn idle_engine(braid: &Path, uris: &[String], cores: usize) -> Result<Server> {
     let directory = directory()?;
-    let socket = directory.join("nbd");
-    let paths = uris.iter();
-    let paths = paths.map(|uri| format!("[[volume.path]]\nuri = \"{uri}\"\n"));
-    let config = format!(
-        "cores = {cores}\n[[volume]]\nname = \"v0\"\n{}[[volume.export]]\nnbd = \"unix:{}\"\n",
-        paths.collect::<String>(),
-        socket.display()
-    );
+    let volume = volume("nbd", "path", uris, &directory);
+    let config = format!("cores = {cores}\n{volume}");
     Server::braid(braid, "run", directory, &config, listens)
 }
 
-/// One look at a process.
-struct Look {
-    /// Resident, KiB; and of that anonymous.
-    resident: u64,
-    anonymous: u64,
-    /// Voluntary switches by thread: name and number.
-    switches: BTreeMap<(String, u32), u64>,
-    connections: usize,
-}
+/// Voluntary switches of threads, by name and number.
+type Switches = BTreeMap<(String, u32), u64>;
 
 /// Measures and prints.
 pub fn run(setup: &Setup, args: &Args) -> Result<()> {
@@ -66,76 +53,55 @@ pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     let host = idle_engine(&braid, &target.uris, args.cores)?;
     sleep(SETTLE);
     let begun = Instant::now();
-    let before = Look::at(host.id())?;
-    let target_before = Look::at(target.id())?;
+    let (host, target) = (host.id(), target.id());
+    let before = [switches(host)?, switches(target)?];
     sleep(Duration::from_secs(args.seconds));
-    let after = Look::at(host.id())?;
-    let target_after = Look::at(target.id())?;
-    let seconds = begun.elapsed().as_secs_f64();
-    let wanted = args.paths * (args.cores + 1);
+    let minutes = begun.elapsed().as_secs_f64() / 60.0;
+    let mut cells = process("host", host, &before[0], minutes)?;
+    let (sockets, wanted) = (&cells[0]["sockets"], args.paths * (args.cores + 1));
     ensure!(
-        after.connections >= wanted,
-        "{} of {wanted} connections (an admin one and one per core for each path)",
-        after.connections
+        sockets.as_u64() >= Some(wanted as u64),
+        "{sockets} of {wanted} connections (an admin one and one per core for each path)"
     );
-    let mut cells = after.cells("host", &before, seconds);
-    cells.extend(target_after.cells("target", &target_before, seconds));
+    cells.extend(process("target", target, &before[1], minutes)?);
     let (paths, cores) = (args.paths, args.cores);
     let title = format!("{paths} paths x {cores} cores, connected and idle");
-    table::print(setup.output, &title, &COLUMNS, &cells);
+    setup.show(&title, &COLUMNS, cells);
     Ok(())
 }
 
-impl Look {
-    fn at(id: u32) -> Result<Self> {
-        let process = format!("/proc/{id}");
-        let status = read(&format!("{process}/status"))?;
-        let links = fs::read_dir(format!("{process}/fd"))?
-            .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-        let sockets = links.filter(|link| link.to_string_lossy().starts_with("socket:"));
-        Ok(Self {
-            resident: count(&status, "VmRSS")?,
-            anonymous: count(&status, "RssAnon")?,
-            switches: switches(id)?,
-            connections: sockets.count(),
-        })
-    }
+/// A process, then its threads; so many minutes after its threads had switched so often.
+fn process(name: &str, id: u32, before: &Switches, minutes: f64) -> Result<Vec<Value>> {
+    let status = read(&format!("/proc/{id}/status"))?;
+    let links = fs::read_dir(format!("/proc/{id}/fd"))?;
+    let links = links.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let sockets = links.filter(|link| link.to_string_lossy().starts_with("socket:"));
+    let mib = |name| Ok::<f64, anyhow::Error>(count(&status, name)? as f64 / 1024.0);
+    let threads = wakeups(before, &switches(id)?, minutes);
+    let mut cells = vec![json!({
+        "process": name, "thread": "all", "resident_mib": mib("VmRSS")?,
+        "anonymous_mib": mib("RssAnon")?, "sockets": sockets.count(),
+        "wakeups_per_min": threads.iter().map(|it| it.1).sum::<f64>(),
+    })];
+    cells.extend(
+        threads.into_iter().map(
+            |(thread, rate)| json!({"process": name, "thread": thread, "wakeups_per_min": rate}),
+        ),
+    );
+    Ok(cells)
+}
 
-    /// Switches of all threads since `before`, per minute.
-    fn wakeups_per_minute(&self, before: &Self, seconds: f64) -> f64 {
-        let all = self.wakeups(before, seconds);
-        all.iter().map(|(_, rate)| rate).sum::<f64>() * 60.0
-    }
-
-    /// Switches of each thread since `before`, per second.
-    fn wakeups(&self, before: &Self, seconds: f64) -> Vec<(&str, f64)> {
-        let rate = |(thread, count): (&'_ (String, u32), &u64)| {
-            let since = count - before.switches.get(thread).copied().unwrap_or(0);
-            since as f64 / seconds
-        };
-        let names = self.switches.keys().map(|(name, _)| name.as_str());
-        names.zip(self.switches.iter().map(rate)).collect()
-    }
-
-    /// The process, then its threads.
-    fn cells(&self, process: &str, before: &Self, seconds: f64) -> Vec<Value> {
-        let mib = |kib: u64| kib as f64 / 1024.0;
-        let mut cells = vec![json!({
-            "process": process, "thread": "all",
-            "resident_mib": mib(self.resident), "anonymous_mib": mib(self.anonymous),
-            "sockets": self.connections,
-            "wakeups_per_min": self.wakeups_per_minute(before, seconds),
-        })];
-        let threads = self.wakeups(before, seconds).into_iter();
-        cells.extend(threads.map(|(thread, rate)| {
-            json!({"process": process, "thread": thread, "wakeups_per_min": rate * 60.0})
-        }));
-        cells
-    }
+/// Switches of each thread between two looks, per minute.
+fn wakeups(before: &Switches, after: &Switches, minutes: f64) -> Vec<(String, f64)> {
+    let rate = |(thread, count): (&(String, u32), &u64)| {
+        let since = count - before.get(thread).unwrap_or(&0);
+        (thread.0.clone(), since as f64 / minutes)
+    };
+    after.iter().map(rate).collect()
 }
 
 /// Voluntary switches of the threads of a process, by name and number.
-pub fn switches(id: u32) -> Result<BTreeMap<(String, u32), u64>> {
+pub fn switches(id: u32) -> Result<Switches> {
     let mut switches = BTreeMap::new();
     for task in fs::read_dir(format!("/proc/{id}/task"))? {
         let task = task?;
@@ -175,7 +141,7 @@ pub fn read(path: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Look, count, field};
+    use super::{Switches, count, field, process, wakeups};
 
     #[test]
     fn fields_are_whole_names() {
@@ -188,27 +154,20 @@ mod tests {
     }
 
     #[test]
-    fn wakeups_of_all_threads_are_those_of_each() {
-        let look = |switches: [u64; 2]| Look {
-            resident: 0,
-            anonymous: 0,
-            switches: [("a".to_owned(), 1), ("b".to_owned(), 2)]
-                .into_iter()
-                .zip(switches)
-                .collect(),
-            connections: 0,
-        };
-        let (before, after) = (look([5, 7]), look([8, 17]));
-        let each = after.wakeups(&before, 2.0);
-        assert_eq!(each, [("a", 1.5), ("b", 5.0)]);
-        assert_eq!(after.wakeups_per_minute(&before, 2.0), 390.0);
+    fn a_thread_that_came_meanwhile_has_woken() {
+        let thread = |name: &str, count| ((name.to_owned(), 1), count);
+        let before = Switches::from([thread("a", 5)]);
+        let after = Switches::from([thread("a", 8), thread("b", 10)]);
+        let rates = [("a".to_owned(), 1.5), ("b".to_owned(), 5.0)];
+        assert_eq!(wakeups(&before, &after, 2.0), rates);
     }
 
     #[test]
     fn this_process_can_be_looked_at() {
-        let before = Look::at(std::process::id()).unwrap();
-        let after = Look::at(std::process::id()).unwrap();
-        assert!(after.resident >= after.anonymous && after.anonymous > 0);
-        assert_eq!(after.wakeups(&before, 1.0).len(), after.switches.len());
+        let id = std::process::id();
+        let cells = process("bench", id, &Switches::new(), 1.0).unwrap();
+        let figures = ["resident_mib", "anonymous_mib"].map(|key| cells[0][key].as_f64().unwrap());
+        assert!(figures[0] >= figures[1] && figures[1] > 0.0);
+        assert!(cells.len() > 1, "a thread at least");
     }
 }

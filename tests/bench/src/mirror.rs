@@ -17,21 +17,19 @@ mod balance;
 mod intent;
 mod stage;
 
-use super::fio::{self, Run};
+use super::fio;
 use crate::prelude::*;
 
 /// Which cells, how long.
 #[derive(clap::Args)]
+#[command(mut_arg("seconds", |it| it.default_value("3")))]
+#[command(mut_arg("rounds", |it| it.default_value("3")))]
 pub struct Args {
     /// Only these tables; all of them if none is named.
     #[arg(value_enum)]
     tables: Vec<Table>,
-    /// Seconds of each run.
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
-    /// Rounds; odd gives a true median.
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
+    #[command(flatten)]
+    timing: Timing,
     /// Policies to balance with; all of them if none is named.
     #[arg(long, value_delimiter = ',')]
     policies: Vec<String>,
@@ -51,28 +49,19 @@ enum Table {
 
 /// Measures every cell.
 pub fn run(setup: &Setup, args: &Args) -> Result<()> {
-    if !is_installed("fio") {
-        bail!("fio is not installed: apt-get install fio");
-    }
+    needs("fio", "fio")?;
     let braid = setup.braid()?;
     let wanted = |table| args.tables.is_empty() || args.tables.contains(&table);
-    let mut shown = serde_json::Map::new();
-    let mut show = |name: &str, columns: &[Column], cells: Vec<Value>| {
-        if setup.output == Format::Text {
-            println!("{name}\n{}", table::text(columns, &cells));
-        }
-        shown.insert(name.into(), Value::Array(cells));
-    };
+    let mut shown: Vec<table::Part<'_>> = Vec::new();
     if wanted(Table::Balance) {
-        show("balance", &balance::COLUMNS, balance::run(&braid, args)?);
+        let cells = balance::run(&braid, args)?;
+        shown.push(("balance", "balance".into(), &balance::COLUMNS, cells));
     }
     if wanted(Table::Intent) {
-        show("intent", &intent::COLUMNS, intent::run(&braid, args)?);
+        let cells = intent::run(&braid, args)?;
+        shown.push(("intent", "intent".into(), &intent::COLUMNS, cells));
     }
-    match setup.output {
-        Format::Text => println!("load average of the machine: {}", super::load_average()),
-        Format::Json => println!("{}", Value::Object(shown)),
-    }
+    table::print(setup.output, &shown);
     Ok(())
 }
 
@@ -83,21 +72,13 @@ impl Args {
     }
 }
 
-/// Parameters of fio, in its own words.
-#[derive(Clone, Copy)]
-struct Load {
-    /// Its name in the table.
-    name: &'static str,
-    /// Its `--rw`, `--bs` and whatever else.
-    words: &'static [&'static str],
-}
+/// A load: its name in the table, and fio's words for it.
+type Load = (&'static str, &'static str);
 
-impl Load {
-    /// Runs it against the socket of an export, for so long, or until all is done once.
-    fn run(self, socket: &Path, seconds: Option<f64>) -> Result<Run> {
-        let mut command = Command::new("fio");
-        let uri = format!("nbd+unix:///?socket={}", socket.display());
-        fio::words(&mut command, &uri, seconds);
-        fio::run(command.args(self.words))
-    }
+/// Runs it against the socket of an export, for so long, or until all is done once.
+fn put(load: Load, socket: &Path, seconds: Option<f64>) -> Result<Value> {
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let mut command = Command::new("fio");
+    fio::words(&mut command, &uri, seconds, load.1);
+    fio::run(&mut command)
 }

@@ -6,18 +6,14 @@
 //! each round, so that what the machine does besides hits all of them. The figure is the median
 //! over rounds, the ratio that of each round. System calls are counted in one more round, by perf,
 //! in which nothing is timed: those of the server's process, by all requests.
-use super::fio::{self, Run};
+use super::fio;
 use crate::prelude::*;
 
 /// Which cells, how long.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Seconds of each run.
-    #[arg(long, default_value_t = 1.0)]
-    seconds: f64,
-    /// Rounds; odd gives a true median.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    #[command(flatten)]
+    timing: Timing,
     /// Requests outstanding.
     #[arg(long, value_delimiter = ',', default_value = "1,32")]
     depths: Vec<usize>,
@@ -40,27 +36,13 @@ const COLUMNS: [Column; 8] = [
 /// Servers, in the order in which they are measured; the first is what the others are compared to.
 const SERVERS: [&str; 3] = ["nbdkit memory", "braid mem", "braid nvme-tcp"];
 
-/// Measurements of one server in one cell.
-#[derive(Default)]
-struct Cell {
-    runs: Vec<Run>,
-    calls: Option<f64>,
-}
-
-/// One row of the table.
-struct Row {
-    op: &'static str,
-    depth: usize,
-    cells: [Cell; SERVERS.len()],
-}
+/// What, how many outstanding, and the number of the server.
+type Row = ((&'static str, usize), usize);
 
 /// Measures every cell.
 pub fn run(setup: &Setup, args: &Args) -> Result<()> {
-    for (program, package) in [("fio", "fio"), ("nbdkit", "nbdkit")] {
-        if !is_installed(program) {
-            bail!("{program} is not installed: apt-get install {package}");
-        }
-    }
+    needs("fio", "fio")?;
+    needs("nbdkit", "nbdkit")?;
     let braid = setup.braid()?;
     let target = Target::start(&braid, 1, None, false)?;
     let servers = [
@@ -68,61 +50,66 @@ pub fn run(setup: &Setup, args: &Args) -> Result<()> {
         Server::over(&braid, "mem:256MiB")?,
         Server::over(&braid, &target.uris[0])?,
     ];
-    let mut rows = Vec::new();
-    for op in ["read", "write"] {
-        rows.extend(args.depths.iter().map(|&depth| Row {
-            op,
-            depth,
-            cells: Default::default(),
-        }));
-    }
-    for _ in 0..args.rounds {
-        for row in &mut rows {
-            for (server, cell) in servers.iter().zip(&mut row.cells) {
-                let mut command = Command::new("fio");
-                fio_words(&mut command, args, row.op, row.depth, server);
-                cell.runs.push(fio::run(&mut command)?);
-            }
+    let rows = product(&product(&["read", "write"], &args.depths), &[0, 1, 2]);
+    let mut nbdkit = Value::Null;
+    let mut cells = interleaved(args.timing.rounds, &rows, &COLUMNS, |row| {
+        let ((op, depth), at) = *row;
+        let facts = fio::run(load(&mut Command::new("fio"), args, row, &servers))?;
+        if at == 0 {
+            nbdkit = facts.clone();
         }
+        let ratio = ratio(&facts, &nbdkit, "iops");
+        let words = json!({"op": op, "server": SERVERS[at], "depth": depth, "ratio": ratio});
+        Ok(with(facts, words))
+    })?;
+    if let Err(error) = count_calls(args, &servers, &rows, &mut cells) {
+        eprintln!("system calls were not counted: {error:#}");
     }
-    let counted = count_calls(args, &servers, &mut rows);
     let title = format!(
         "{} over NBD, one connection of fio; calls: the server's system calls per request",
         args.bs
     );
-    let cells: Vec<Value> = rows.iter().flat_map(Row::cells).collect();
-    table::print(setup.output, &title, &COLUMNS, &cells);
-    if let Err(error) = counted {
-        eprintln!("system calls were not counted: {error:#}");
-    }
+    setup.show(&title, &COLUMNS, cells);
     Ok(())
 }
 
-/// One more round, with perf.
-fn count_calls(args: &Args, servers: &[Server], rows: &mut [Row]) -> Result<()> {
-    if !is_installed("perf") {
-        bail!("perf is not installed: apt-get install linux-perf");
-    }
-    for row in rows {
-        for (server, cell) in servers.iter().zip(&mut row.cells) {
-            cell.calls = Some(calls(args, row.op, row.depth, server)?);
-        }
-    }
-    Ok(())
+fn load<'a>(
+    command: &'a mut Command,
+    args: &Args,
+    &((op, depth), at): &Row,
+    servers: &[Server],
+) -> &'a mut Command {
+    let words = format!(
+        "--thread --size=256M --ramp_time=200ms --rw=rand{op} --bs={} --iodepth={depth}",
+        args.bs
+    );
+    fio::words(
+        command,
+        &servers[at].uri(),
+        Some(args.timing.seconds),
+        &words,
+    );
+    command
 }
 
-/// System calls of the server's process by request.
-fn calls(args: &Args, op: &str, depth: usize, server: &Server) -> Result<f64> {
-    let log = server.file("perf");
-    let mut command = Command::new("perf");
-    command.args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-o"]);
-    command.arg(&log).args(["-p", &server.id().to_string()]);
-    command.arg("fio");
-    fio_words(&mut command, args, op, depth, server);
-    let run = fio::run(&mut command).context("perf can't count here")?;
-    let text = std::fs::read_to_string(&log)?;
-    let count = counted(&text).with_context(|| format!("perf counted nothing: {text}"))?;
-    Ok(count / run.ios)
+/// One more round, with perf: system calls of the server's process by request.
+fn count_calls(args: &Args, servers: &[Server], rows: &[Row], cells: &mut [Value]) -> Result<()> {
+    needs("perf", "linux-perf")?;
+    for (row, cell) in rows.iter().zip(cells) {
+        let server = &servers[row.1];
+        let log = server.file("perf");
+        let mut command = Command::new("perf");
+        command.args("stat -x , -e raw_syscalls:sys_enter -o".split(' '));
+        command
+            .arg(&log)
+            .args(["-p", &server.id().to_string(), "fio"]);
+        let run =
+            fio::run(load(&mut command, args, row, servers)).context("perf can't count here")?;
+        let text = fs::read_to_string(&log)?;
+        let count = counted(&text).with_context(|| format!("perf counted nothing: {text}"))?;
+        cell["system_calls_per_io"] = json!(count / number(&run, "ios")?);
+    }
+    Ok(())
 }
 
 /// The count in the output of `perf stat -x ,`.
@@ -131,36 +118,9 @@ fn counted(text: &str) -> Option<f64> {
     line.split(',').next()?.parse().ok()
 }
 
-fn fio_words(command: &mut Command, args: &Args, op: &str, depth: usize, server: &Server) {
-    fio::words(command, &server.uri(), Some(args.seconds));
-    command.args(["--thread", "--size=256M", "--ramp_time=200ms"]);
-    command.args([
-        format!("--rw=rand{op}"),
-        format!("--bs={}", args.bs),
-        format!("--iodepth={depth}"),
-    ]);
-}
-
-impl Row {
-    /// One of each server; the ratio is that to the first one.
-    fn cells(&self) -> [Value; SERVERS.len()] {
-        std::array::from_fn(|server| {
-            let Cell { runs, calls } = &self.cells[server];
-            let iops = |it: &Run| it.iops;
-            json!({
-                "op": self.op, "server": SERVERS[server], "depth": self.depth,
-                "iops": middle(runs, iops),
-                "ratio": median(ratios(runs, &self.cells[0].runs, iops)),
-                "p50_us": middle(runs, |it| it.p50_us), "p99_us": middle(runs, |it| it.p99_us),
-                "system_calls_per_io": calls,
-            })
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Cell, Row, Run, counted};
+    use super::counted;
 
     #[test]
     fn perfs_count_is_its_first_field() {
@@ -170,30 +130,5 @@ mod tests {
             counted("<not supported>,,raw_syscalls:sys_enter,0,,,"),
             None
         );
-    }
-
-    #[test]
-    fn ratios_are_those_of_each_round() {
-        let cell = |iops: [f64; 3]| Cell {
-            runs: iops
-                .map(|iops| Run {
-                    iops,
-                    ..Run::default()
-                })
-                .to_vec(),
-            calls: None,
-        };
-        let row = Row {
-            op: "read",
-            depth: 1,
-            cells: [
-                cell([10.0, 20.0, 40.0]),
-                cell([5.0, 20.0, 80.0]),
-                cell([1.0, 2.0, 4.0]),
-            ],
-        };
-        let cells = row.cells();
-        assert_eq!([&cells[1]["ratio"], &cells[2]["ratio"]], [1.0, 0.1]);
-        assert_eq!(cells[1]["iops"], 20.0);
     }
 }

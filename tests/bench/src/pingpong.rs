@@ -43,14 +43,14 @@ pub struct Measured {
 pub fn run(exchange: &Exchange) -> Result<Measured> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("listen on loopback")?;
     let address = listener.local_addr()?;
-    let Exchange {
+    let &Exchange {
         request,
         response,
         depth,
         spin,
         cpus,
         duration,
-    } = *exchange;
+    } = exchange;
     thread::scope(|scope| {
         let server = scope.spawn(move || -> Result<()> {
             pin(cpus[1])?;
@@ -122,8 +122,10 @@ impl End {
             match self.turn() {
                 Ok(Some(messages)) => self.pending += messages * self.sent,
                 Ok(None) => return Ok(()),
-                Err(error) if gone(&error) => return Ok(()),
-                Err(error) => return Err(error),
+                Err(error) => match error.kind() {
+                    ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => return Ok(()),
+                    _ => return Err(error),
+                },
             }
         }
     }
@@ -173,14 +175,6 @@ impl End {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Whether the peer ended the connection.
-fn gone(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
-    )
 }
 
 #[cfg(test)]

@@ -10,17 +10,14 @@ mod bare;
 mod cost;
 mod wakes;
 
+use crate::memory::switches;
 use crate::prelude::*;
 
 /// Which cells, how long.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Seconds of each run.
-    #[arg(long, default_value_t = 1.0)]
-    seconds: f64,
-    /// Rounds; odd gives a true median.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    #[command(flatten)]
+    sides: Sides,
     /// I/Os outstanding.
     #[arg(long, value_delimiter = ',', default_value = "1,32,128")]
     depths: Vec<usize>,
@@ -30,9 +27,6 @@ pub struct Args {
     /// Kinds of queue.
     #[arg(long, value_delimiter = ',', default_value = "user_poll,user_irq")]
     kinds: Vec<String>,
-    /// CPUs of client and server.
-    #[arg(long, value_delimiter = ',', num_args = 1, default_value = "0,1")]
-    cpus: Vec<usize>,
     /// How long the server spins, µs.
     #[arg(long, default_value_t = 1_000_000)]
     spin_us: u64,
@@ -47,16 +41,6 @@ pub struct Args {
 /// Calls of `io_uring_enter` by the server's threads that serve queues, per I/O: interrupts, and
 /// sleeping.
 const SERVER_ENTERS: &str = "server_enters_per_io";
-
-/// Figures of a load that are shown.
-const FIGURES: [&str; 6] = [
-    "iops",
-    "mean_us",
-    "p99_us",
-    "system_calls_per_io",
-    SERVER_ENTERS,
-    "empty_polls_share",
-];
 
 const COLUMNS: [Column; 15] = [
     ("kind", "kind", 0),
@@ -76,46 +60,26 @@ const COLUMNS: [Column; 15] = [
     ("empty_polls_share", "empty", 3),
 ];
 
-/// One row of the table.
-struct Row {
-    kind: String,
-    size: String,
-    depth: usize,
-    bare: Vec<f64>,
-    /// Of the trusted server, and of the mediated one.
-    braid: [Vec<Value>; 2],
-}
-
 /// Of a server, in its directory.
 const SOCKET: &str = "queue.sock";
 
-/// On which CPUs, and how long a server spins that is to stay awake.
-struct Ends {
-    client: usize,
-    server: usize,
-    spin_us: u64,
-}
-
-/// Load of a client.
-#[derive(Clone, Copy)]
-struct Load<'a> {
-    kind: &'a str,
-    size: &'a str,
-    depth: usize,
-}
+/// What a client does: the kind of its queue, the size of its I/Os, and how many it has outstanding.
+type Load<'a> = (&'a str, &'a str, usize);
 
 /// A queue server; ended when dropped.
 struct QueueServer(Server);
 
 impl QueueServer {
     /// `braid`: the program, perhaps behind one that watches it.
-    fn spawn(mut braid: Command, trusted: bool, cpu: usize, spin_us: u64) -> Result<Self> {
+    fn spawn(mut braid: Command, trust: &str, args: &Args, spin_us: u64) -> Result<Self> {
         let directory = server::directory()?;
-        braid.args(["queue", "serve", "null:1TiB"]);
-        braid.arg("--socket").arg(directory.join(SOCKET));
-        braid.arg(format!("--cpus={cpu}"));
-        braid.arg(format!("--spin-us={spin_us}"));
-        if trusted {
+        let cpu = args.sides.cpus[1];
+        let words = format!("queue serve null:1TiB --cpus={cpu} --spin-us={spin_us}");
+        braid
+            .args(words.split(' '))
+            .arg("--socket")
+            .arg(directory.join(SOCKET));
+        if trust == "trusted" {
             braid.arg("--trusted");
         }
         // It names its socket when it serves.
@@ -123,156 +87,90 @@ impl QueueServer {
         Ok(Self(Server::start(directory, &mut braid, is_ready)?))
     }
 
-    fn socket(&self) -> PathBuf {
-        self.0.file(SOCKET)
-    }
-
     /// How often its threads that serve queues have entered the kernel through io_uring.
     fn enters(&self, braid: &Path) -> Result<f64> {
         let mut list = Command::new(braid);
-        list.args(["queue", "list", "-o", "json", "--socket"]);
-        let shown = facts(list.arg(self.socket()))?;
+        list.args("queue list -o json --socket".split(' '));
+        let shown = facts(list.arg(self.0.file(SOCKET)))?;
         let threads = shown["threads"].as_array().context("threads")?;
         threads.iter().map(|it| number(it, "enters")).sum()
     }
 
-    /// A load on it; `braid` as for the server.
-    fn client(&self, mut braid: Command, load: &Load<'_>, seconds: f64, cpu: usize) -> Command {
-        let Load { kind, size, depth } = load;
-        braid.args(["queue", "bench", "-o", "json", "--rw", "randread"]);
-        braid.arg(format!("--bs={size}"));
-        braid.arg("--socket").arg(self.socket());
-        braid.arg(format!("--kind={kind}"));
-        braid.arg(format!("--iodepth={depth}"));
-        braid.arg(format!("--runtime={seconds}"));
-        braid.arg(format!("--cpus={cpu}"));
-        braid
+    /// How often all of its threads have waited.
+    fn sleeps(&self) -> Result<f64> {
+        Ok(switches(self.0.id())?.values().sum::<u64>() as f64)
     }
+
+    /// Facts of a load on it; `braid` as for the server.
+    fn run(&self, mut braid: Command, load: Load<'_>, seconds: f64, args: &Args) -> Result<Value> {
+        let ((kind, size, depth), cpu) = (load, args.sides.cpus[0]);
+        let words = format!(
+            "queue bench -o json --rw randread --bs={size} --kind={kind} --iodepth={depth} \
+             --runtime={seconds} --ramp-time=100ms --cpus={cpu} --socket"
+        );
+        facts(braid.args(words.split(' ')).arg(self.0.file(SOCKET)))
+    }
+}
+
+/// Facts of a load on a server of its own, which spins so long; and what its threads did. One
+/// server at a time: another one that spins would have the same CPU.
+fn measure(braid: &Path, trust: &str, load: Load<'_>, args: &Args, spin_us: u64) -> Result<Value> {
+    let server = QueueServer::spawn(Command::new(braid), trust, args, spin_us)?;
+    let (slept, entered) = (server.sleeps()?, server.enters(braid)?);
+    let run = server.run(Command::new(braid), load, args.sides.timing.seconds, args)?;
+    let (sleeps, ios) = (server.sleeps()? - slept, number(&run, "ios")?);
+    let enters = server.enters(braid)? - entered;
+    let own = json!({"server_sleeps_per_io": sleeps / ios, SERVER_ENTERS: enters / ios});
+    Ok(with(run, own))
 }
 
 /// Measures every cell.
 pub fn run(setup: &Setup, args: &Args) -> Result<()> {
-    let [client, server] = args.cpus[..] else {
-        bail!("--cpus: two of them, CLIENT,SERVER")
-    };
-    let ends = Ends {
-        client,
-        server,
-        spin_us: args.spin_us,
-    };
     let braid = setup.braid()?;
-    let mut rows = rows(args);
-    for _ in 0..args.rounds {
-        for row in &mut rows {
-            row.measure(&braid, &ends, args.seconds)?;
+    let trusts = product(&args.depths, &["trusted", "mediated"]);
+    let rows = product(&product(&args.kinds, &args.sizes), &trusts);
+    let duration = Duration::from_secs_f64(args.sides.timing.seconds);
+    let (mut bare, mut trusted, mut bare_us) = (f64::NAN, Value::Null, String::new());
+    let cells = interleaved(args.sides.timing.rounds, &rows, &COLUMNS, |row| {
+        let ((kind, size), (depth, trust)) = row;
+        let is_trusted = *trust == "trusted";
+        if is_trusted {
+            bare = bare::run(*depth as u64, args.sides.cpus, duration)?;
         }
+        let facts = measure(&braid, trust, (kind, size, *depth), args, args.spin_us)?;
+        let of_trusted = match is_trusted {
+            true => Value::Null,
+            false => ratio(&facts, &trusted, "iops"),
+        };
+        let of_bare = number(&facts, "iops")? / bare;
+        let words = json!({
+            "kind": kind, "size": size, "trust": trust, "depth": depth,
+            "bare_per_s": bare, "of_bare": of_bare, "of_trusted": of_trusted,
+        });
+        trusted = facts.clone();
+        Ok(with(facts, words))
+    })?;
+    if let Some(alone) = cells.iter().find(|it| it["depth"] == 1) {
+        let us = 1e6 / number(alone, "bare_per_s")?;
+        bare_us = format!("\nbare exchange: {us:.2} µs");
     }
     let wakes = match args.no_wakes {
         true => Vec::new(),
-        false => wakes::measure(&braid, args.rounds, args.seconds, &ends)?,
+        false => wakes::measure(&braid, args)?,
     };
     let costs = match args.no_cost {
         true => Vec::new(),
-        false => cost::count(&braid, &args.sizes, &args.depths, &ends)?,
+        false => cost::count(&braid, args)?,
     };
-    let cells: Result<Vec<[Value; 2]>> = rows.iter().map(Row::cells).collect();
-    let cells = cells?.concat();
-    if setup.output == Format::Json {
-        println!(
-            "{}",
-            json!({ "cells": cells, "wakes": wakes, "costs": costs })
-        );
-        return Ok(());
-    }
-    println!("random reads of nothing, a core each side; medians over rounds, and their range");
-    println!("per I/O: the client's system calls, the server's enters");
-    print!("{}", table::text(&COLUMNS, &cells));
-    if !wakes.is_empty() {
-        println!("\none I/O at a time, mediated: what waking costs");
-        if let Some(alone) = rows.iter().find(|row| row.depth == 1) {
-            println!("bare exchange: {:.2} µs", 1e6 / median(alone.bare.clone()));
-        }
-        print!("{}", table::text(&wakes::COLUMNS, &wakes));
-    }
-    if !costs.is_empty() {
-        println!("\ninstructions per I/O, user_poll (callgrind)");
-        print!("{}", table::text(&cost::COLUMNS, &costs));
-    }
-    println!("load average of the machine: {}", super::load_average());
+    let title = "random reads of nothing, a core each side; medians over rounds, and their range\n\
+                 per I/O: the client's system calls, the server's enters";
+    let waking = format!("one I/O at a time, mediated: what waking costs{bare_us}");
+    let counted = "instructions per I/O, user_poll (callgrind)".into();
+    let parts = [
+        ("cells", title.into(), &COLUMNS[..], cells),
+        ("wakes", waking, &wakes::COLUMNS[..], wakes),
+        ("costs", counted, &cost::COLUMNS[..], costs),
+    ];
+    table::print(setup.output, &parts);
     Ok(())
-}
-
-/// All cells, not measured yet.
-fn rows(args: &Args) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for kind in &args.kinds {
-        for size in &args.sizes {
-            rows.extend(args.depths.iter().map(|&depth| Row {
-                kind: kind.clone(),
-                size: size.clone(),
-                depth,
-                bare: Vec::new(),
-                braid: [Vec::new(), Vec::new()],
-            }));
-        }
-    }
-    rows
-}
-
-impl Row {
-    /// Once: the bare exchange, then either server.
-    fn measure(&mut self, braid: &Path, ends: &Ends, seconds: f64) -> Result<()> {
-        let duration = Duration::from_secs_f64(seconds);
-        let cpus = [ends.client, ends.server];
-        self.bare
-            .push(bare::run(self.depth as u64, cpus, duration)?);
-        let load = Load {
-            kind: &self.kind,
-            size: &self.size,
-            depth: self.depth,
-        };
-        for (trusted, figures) in [true, false].into_iter().zip(&mut self.braid) {
-            // One server at a time: another one that spins would have the same CPU.
-            let server =
-                QueueServer::spawn(Command::new(braid), trusted, ends.server, ends.spin_us)?;
-            let mut command = server.client(Command::new(braid), &load, seconds, ends.client);
-            let before = server.enters(braid)?;
-            let mut facts = facts(command.arg("--ramp-time=100ms"))?;
-            let enters = server.enters(braid)? - before;
-            facts[SERVER_ENTERS] = json!(enters / number(&facts, "ios")?);
-            figures.push(facts);
-        }
-        Ok(())
-    }
-
-    /// Of each round.
-    fn figures(&self, which: usize, key: &str) -> Result<Vec<f64>> {
-        let rounds = self.braid[which].iter();
-        rounds.map(|facts| number(facts, key)).collect()
-    }
-
-    /// Of the trusted server, and of the mediated one.
-    fn cells(&self) -> Result<[Value; 2]> {
-        let of_trusted = parts(&self.figures(1, "iops")?, &self.figures(0, "iops")?);
-        let mut cells = ["trusted", "mediated"].map(|trust| {
-            json!({
-                "kind": self.kind,
-                "size": self.size,
-                "trust": trust,
-                "depth": self.depth,
-                "bare_per_s": median(self.bare.clone()),
-            })
-        });
-        for (which, cell) in cells.iter_mut().enumerate() {
-            let rates = self.figures(which, "iops")?;
-            cell["iops_range"] = json!(range(&rates));
-            cell["of_bare"] = json!(median(parts(&rates, &self.bare)));
-            for key in FIGURES {
-                cell[key] = json!(median(self.figures(which, key)?));
-            }
-        }
-        cells[1]["of_trusted_range"] = json!(range(&of_trusted));
-        cells[1]["of_trusted"] = json!(median(of_trusted));
-        Ok(cells)
-    }
 }

@@ -30,12 +30,7 @@ impl Server {
     /// `braid run` with an NBD export of one path.
     pub fn over(braid: &Path, uri: &str) -> Result<Self> {
         let directory = directory()?;
-        let socket = directory.join("nbd");
-        let config = format!(
-            "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"{uri}\"\n\
-             [[volume.export]]\nnbd = \"unix:{}\"\n",
-            socket.display()
-        );
+        let config = volume("nbd", "path", &[uri.into()], &directory);
         Self::braid(braid, "run", directory, &config, listens)
     }
 
@@ -118,6 +113,20 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// A volume over these `path`s or `leg`s, exported on a socket of its own name in `directory`.
+pub fn volume(name: &str, of: &str, uris: &[String], directory: &Path) -> String {
+    let kind = if of == "leg" { "mirror" } else { "paths" };
+    let uris = uris
+        .iter()
+        .map(|uri| format!("[[volume.{of}]]\nuri = \"{uri}\"\n"));
+    format!(
+        "[[volume]]\nname = \"{name}\"\nkind = \"{kind}\"\n{}[[volume.export]]\n\
+         nbd = \"unix:{}\"\n",
+        uris.collect::<String>(),
+        directory.join(name).display()
+    )
 }
 
 /// Whether clients are taken.

@@ -1,5 +1,5 @@
-//! Cells of figures, as a table for people or as JSON for programs.
-use serde_json::{Value, json};
+//! Cells of figures, as tables for people or as JSON for programs.
+use serde_json::{Map, Value};
 use system::figures::{Format, load_average};
 use terminal::output::Style;
 use terminal::table::Table;
@@ -7,37 +7,47 @@ use terminal::table::Table;
 /// A column: a key of the cells, its heading, and digits behind the point of a number.
 pub type Column = (&'static str, &'static str, usize);
 
-/// Prints cells: a title, the table and the load average, or an object with `cells`.
-pub fn print(format: Format, title: &str, columns: &[Column], cells: &[Value]) {
-    match format {
-        Format::Text => {
-            print!("{title}\n{}", text(columns, cells));
-            println!("load average of the machine: {}", load_average());
-        }
-        Format::Json => println!("{}", json!({ "cells": cells })),
+/// A table: its key in JSON, its title, its columns and its cells.
+pub type Part<'a> = (&'static str, String, &'a [Column], Vec<Value>);
+
+/// Prints tables that have cells: title and text of each, then the load average; or an object.
+pub fn print(format: Format, parts: &[Part<'_>]) {
+    if format == Format::Json {
+        let cells = |(key, _, _, cells): &Part<'_>| ((*key).to_owned(), cells.clone().into());
+        let shown: Map<String, Value> = parts.iter().map(cells).collect();
+        return println!("{}", Value::Object(shown));
     }
+    for (_, title, columns, cells) in parts.iter().filter(|(.., cells)| !cells.is_empty()) {
+        println!("{title}\n{}", text(columns, cells));
+    }
+    println!("load average of the machine: {}", load_average());
 }
 
 /// The table alone; words stand to the left of it. A figure that there is not is shown as `-`.
-pub fn text(columns: &[Column], cells: &[Value]) -> String {
+fn text(columns: &[Column], cells: &[Value]) -> String {
     let is_word = |column: &&Column| cells.iter().any(|cell| cell[column.0].is_string());
     let words = columns.iter().take_while(is_word).count();
     let heads: Vec<&str> = columns.iter().map(|(_, head, _)| *head).collect();
     let mut table = Table::new(words, &heads);
     for cell in cells {
-        let shown = |&(key, _, digits): &Column| match (&cell[key], cell[key].as_f64()) {
-            (Value::String(word), _) => word.clone(),
-            (_, Some(figure)) => format!("{figure:.digits$}"),
-            (Value::Array(figures), _) => {
-                let figures = figures.iter().filter_map(Value::as_f64);
-                let figures: Vec<String> = figures.map(|it| format!("{it:.digits$}")).collect();
-                figures.join(" … ")
-            }
-            _ => "-".into(),
-        };
-        table.row(columns.iter().map(shown).collect());
+        let row = columns
+            .iter()
+            .map(|&(key, _, digits)| shown(&cell[key], digits));
+        table.row(row.collect());
     }
     table.render(Style::PLAIN, |_| String::new())
+}
+
+fn shown(value: &Value, digits: usize) -> String {
+    match (value, value.as_f64()) {
+        (Value::String(word), _) => word.clone(),
+        (_, Some(figure)) => format!("{figure:.digits$}"),
+        (Value::Array(figures), _) => {
+            let figures: Vec<String> = figures.iter().map(|it| shown(it, digits)).collect();
+            figures.join(" … ")
+        }
+        _ => "-".into(),
+    }
 }
 
 #[cfg(test)]

@@ -28,137 +28,70 @@ const COLUMNS: [Column; 10] = [
 
 /// Which cells, how long.
 #[derive(clap::Args)]
+#[command(mut_arg("rounds", |it| it.default_value("3")))]
 pub struct Args {
-    /// Seconds of each run.
-    #[arg(long, default_value_t = 1.0)]
-    seconds: f64,
-    /// Rounds; odd gives a true median.
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
+    #[command(flatten)]
+    sides: Sides,
     /// I/Os outstanding.
     #[arg(long, value_delimiter = ',', default_value = "1,32,128")]
     depths: Vec<usize>,
-    /// CPUs of host and target.
-    #[arg(long, value_delimiter = ',', num_args = 1, default_value = "0,1")]
-    cpus: Vec<usize>,
     /// Only the bare exchange: what this machine can do.
     #[arg(long)]
     bare: bool,
 }
 
-/// One row of the table.
-struct Row {
-    op: &'static str,
-    depth: usize,
-    spin: bool,
-    bare: Vec<f64>,
-    bare_calls: Vec<f64>,
-    braid: Vec<Value>,
-}
-
 /// Measures every cell.
 pub fn run(setup: &Setup, args: &Args) -> Result<()> {
-    let [host, target] = args.cpus[..] else {
-        bail!("--cpus: two of them, HOST,TARGET")
-    };
-    let mut rows = Vec::new();
-    for spin in [false, true] {
-        for op in ["read", "write"] {
-            rows.extend(args.depths.iter().map(|&depth| Row::new(op, depth, spin)));
-        }
-    }
-    measure(setup, args, [host, target], &mut rows)?;
-    let title = "4 KiB over loopback TCP, a core each side; calls: the host's system calls per I/O";
-    let cells: Vec<Value> = rows.iter().map(Row::cell).collect();
-    table::print(setup.output, title, &COLUMNS, &cells);
-    Ok(())
-}
-
-fn measure(setup: &Setup, args: &Args, cpus: [usize; 2], rows: &mut [Row]) -> Result<()> {
+    let (cpus, timing) = (args.sides.cpus, &args.sides.timing);
     let braid = (!args.bare).then(|| setup.braid()).transpose()?;
+    let rows = product(&["read", "write"], &args.depths);
+    let mut cells = Vec::new();
     for spin in [false, true] {
-        let target = braid
-            .as_ref()
-            .map(|braid| Target::start(braid, 1, Some(cpus[1]), spin))
-            .transpose()?;
-        for _ in 0..args.rounds {
-            for row in rows.iter_mut().filter(|row| row.spin == spin) {
-                row.measure_bare(cpus, args.seconds)?;
+        let start = |braid: &PathBuf| Target::start(braid, 1, Some(cpus[1]), spin);
+        let target = braid.as_ref().map(start).transpose()?;
+        cells.extend(interleaved(
+            timing.rounds,
+            &rows,
+            &COLUMNS,
+            |&(op, depth)| {
+                let [request, response] = match op {
+                    "read" => [CAPSULE, HEADER + BLOCK],
+                    _ => [CAPSULE + BLOCK, HEADER],
+                };
+                let duration = Duration::from_secs_f64(timing.seconds);
+                let bare = pingpong::run(&Exchange {
+                    request,
+                    response,
+                    depth,
+                    spin,
+                    cpus,
+                    duration,
+                })?;
+                let mut all = json!({
+                    "op": op, "mode": if spin { "spin" } else { "sleep" }, "depth": depth,
+                    "bare_iops": bare.per_s, "bare_system_calls_per_io": bare.calls,
+                });
                 if let (Some(braid), Some(target)) = (&braid, &target) {
-                    row.measure_braid(braid, &target.uris[0], cpus[0], args.seconds)?;
+                    let words = format!(
+                        "-o json --bs 4k --rw=rand{op} --iodepth={depth} --runtime={} --cpus={}{}",
+                        timing.seconds,
+                        cpus[0],
+                        if spin { " --spin" } else { "" }
+                    );
+                    let mut command = Command::new(braid);
+                    command
+                        .args(["bench", &target.uris[0]])
+                        .args(words.split(' '));
+                    let braid = facts(&mut command)?;
+                    all["ratio"] = json!(number(&braid, "iops")? / bare.per_s);
+                    // Its own words for the operation and such are left to the row.
+                    all = with(braid, all);
                 }
-            }
-        }
+                Ok(all)
+            },
+        )?);
     }
+    let title = "4 KiB over loopback TCP, a core each side; calls: the host's system calls per I/O";
+    setup.show(title, &COLUMNS, cells);
     Ok(())
-}
-
-impl Row {
-    fn new(op: &'static str, depth: usize, spin: bool) -> Self {
-        Self {
-            op,
-            depth,
-            spin,
-            bare: Vec::new(),
-            bare_calls: Vec::new(),
-            braid: Vec::new(),
-        }
-    }
-
-    /// One round of the bare exchange.
-    fn measure_bare(&mut self, cpus: [usize; 2], seconds: f64) -> Result<()> {
-        let (request, response) = match self.op {
-            "read" => (CAPSULE, HEADER + BLOCK),
-            _ => (CAPSULE + BLOCK, HEADER),
-        };
-        let duration = Duration::from_secs_f64(seconds);
-        let (depth, spin) = (self.depth, self.spin);
-        let exchange = Exchange {
-            request,
-            response,
-            depth,
-            spin,
-            cpus,
-            duration,
-        };
-        let bare = pingpong::run(&exchange)?;
-        self.bare.push(bare.per_s);
-        self.bare_calls.push(bare.calls);
-        Ok(())
-    }
-
-    /// One round of braid.
-    fn measure_braid(&mut self, braid: &Path, uri: &str, cpu: usize, seconds: f64) -> Result<()> {
-        let mut command = Command::new(braid);
-        command.args(["bench", uri, "-o", "json", "--bs", "4k"]);
-        command.arg(format!("--rw=rand{}", self.op));
-        command.arg(format!("--iodepth={}", self.depth));
-        command.arg(format!("--runtime={seconds}"));
-        command.arg(format!("--cpus={cpu}"));
-        if self.spin {
-            command.arg("--spin");
-        }
-        self.braid.push(facts(&mut command)?);
-        Ok(())
-    }
-
-    /// One of braid's figures in each round; none where it was not measured.
-    fn each(&self, key: &str) -> Vec<f64> {
-        let figures = self.braid.iter();
-        figures
-            .filter_map(|facts| number(facts, key).ok())
-            .collect()
-    }
-
-    fn cell(&self) -> Value {
-        let figure = |key| median(self.each(key));
-        json!({
-            "op": self.op, "mode": if self.spin { "spin" } else { "sleep" }, "depth": self.depth,
-            "bare_iops": median(self.bare.clone()), "iops": figure("iops"),
-            "ratio": median(parts(&self.each("iops"), &self.bare)),
-            "p50_us": figure("p50_us"), "p99_us": figure("p99_us"),
-            "bare_system_calls_per_io": median(self.bare_calls.clone()),
-            "system_calls_per_io": figure("system_calls_per_io"),
-        })
-    }
 }

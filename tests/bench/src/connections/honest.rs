@@ -1,11 +1,10 @@
 //! A client as it should be: 4 KiB reads, so many outstanding, on a connection that stays.
+use super::Background;
 use super::peer::{Place, Queue, Wire};
-use super::words;
 use crate::prelude::*;
 use nbd::wire::SimpleReply;
 use nvme::wire::pdu::{DataHeader, Header, PduType, flags, parse_response};
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::JoinHandle;
 
 /// Reads outstanding.
 const DEPTH: u16 = 32;
@@ -16,23 +15,17 @@ const BLOCKS: u64 = 16 << 10;
 /// A client that reads until it is dropped.
 pub struct Honest {
     done: Arc<AtomicU64>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<()>>>,
+    thread: Background<Result<()>>,
 }
 
 impl Honest {
     /// Connects and begins.
     pub fn start(place: &Place) -> Result<Self> {
         let queue = place.queue(0, DEPTH + 1).context("the honest client")?;
-        let wire = place.wire.clone();
-        let (done, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let (counter, ends) = (Arc::clone(&done), Arc::clone(&stop));
-        let thread = thread::spawn(move || read(&queue, &wire, &counter, &ends));
-        Ok(Self {
-            done,
-            stop,
-            thread: Some(thread),
-        })
+        let (wire, done) = (place.wire.clone(), Arc::<AtomicU64>::default());
+        let counter = Arc::clone(&done);
+        let thread = Background::spawn(move |ends| read(&queue, &wire, &counter, ends));
+        Ok(Self { done, thread })
     }
 
     /// Reads that have ended well.
@@ -45,33 +38,16 @@ impl Honest {
     /// # Errors
     /// What ended it before: it must not be.
     pub fn end(mut self) -> Result<()> {
-        self.stop.store(true, Relaxed);
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(ended)) => ended.context("the honest client was not served"),
-            _ => bail!("the honest client's thread panicked"),
-        }
-    }
-}
-
-impl Drop for Honest {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
+        self.thread
+            .end()?
+            .context("the honest client was not served")
     }
 }
 
 /// A read of a pseudo-random place.
 fn request(wire: &Wire, number: u16, turn: &mut u64) -> Vec<u8> {
     *turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-    let block = *turn >> 33 & (BLOCKS - 1);
-    match wire {
-        Wire::Nvme(_) => words::read(number, 1, block),
-        Wire::Nbd => words::nbd_request(
-            false,
-            number.into(),
-            block * u64::from(READ_BYTES),
-            READ_BYTES,
-        ),
-    }
+    wire.read(number, 1, *turn >> 33 & (BLOCKS - 1))
 }
 
 fn read(queue: &Queue, wire: &Wire, done: &AtomicU64, stop: &AtomicBool) -> Result<()> {

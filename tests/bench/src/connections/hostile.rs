@@ -3,16 +3,16 @@
 //!
 //! # Contract
 //! One thread holds all of them. It looks at each idle one once a second, and lets each slow one
-//! send or take one byte per pace. A peer that was closed by the server connects anew, with a bound
-//! on how many a second: an attacker does.
+//! send or take one byte per pace. Who was closed by the server connects anew, with a bound on how
+//! many a second: an attacker does.
+use super::Background;
 use super::peer::{Place, Queue, Wire};
-use super::socket::{Seen, Socket};
+use super::socket::Seen;
 use super::words;
 use crate::prelude::*;
 use nvme::wire::pdu::{DataHeader, PduType};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 
 /// Pause between two steps of the load.
 const TICK: Duration = Duration::from_millis(50);
@@ -81,67 +81,40 @@ struct Hostile {
 
 /// Counters of peers.
 #[derive(Default)]
-struct Count {
-    held: AtomicU64,
-    cut: AtomicU64,
-    refused: AtomicU64,
+pub struct Count {
+    /// That are connected now, as far as they know.
+    pub held: AtomicU64,
+    /// Times that one was cut off, and that one didn't come in.
+    pub cut: AtomicU64,
+    pub refused: AtomicU64,
 }
 
-/// A load that lasts until it is ended.
+/// A load that lasts until it is dropped.
 pub struct Load {
-    count: Arc<Count>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    pub count: Arc<Count>,
+    _thread: Background<()>,
 }
 
 impl Load {
     /// Connects all of them; those that the server refuses come again later.
     pub fn start(place: &Place, plan: Plan) -> Result<Self> {
-        let (count, stop) = (Arc::<Count>::default(), Arc::<AtomicBool>::default());
-        let (counts, stopped, place) = (Arc::clone(&count), Arc::clone(&stop), place.clone());
+        let count = Arc::<Count>::default();
+        let (counts, place) = (Arc::clone(&count), place.clone());
         let (to, ready) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            let mut all = open_all(&place, plan, &counts, &stopped);
+        let thread = Background::spawn(move |ends| {
+            let mut all = open_all(&place, plan, &counts, ends);
             let _ = to.send(());
-            while !stopped.load(Relaxed) {
+            while !ends.load(Relaxed) {
                 step(&place, plan, &mut all, &counts);
                 thread::sleep(TICK);
             }
         });
-        let load = Self {
+        let came = ready.recv_timeout(READY);
+        came.with_context(|| format!("the hostile clients were not connected within {READY:?}"))?;
+        Ok(Self {
             count,
-            stop,
-            thread: Some(thread),
-        };
-        if ready.recv_timeout(READY).is_err() {
-            bail!(
-                "the hostile clients could not connect within {} s",
-                READY.as_secs()
-            );
-        }
-        Ok(load)
-    }
-
-    /// That are connected now, as far as they know.
-    pub fn held(&self) -> u64 {
-        self.count.held.load(Relaxed)
-    }
-
-    /// Times that one was cut off, and that one didn't come in.
-    pub fn cut_and_refused(&self) -> (u64, u64) {
-        (
-            self.count.cut.load(Relaxed),
-            self.count.refused.load(Relaxed),
-        )
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+            _thread: thread,
+        })
     }
 }
 
@@ -254,56 +227,46 @@ impl Hostile {
 
 /// Connects one; what it will send.
 fn begin(kind: Kind, place: &Place, source: u8) -> Result<(Queue, Vec<u8>)> {
-    let alone = |socket: Socket| Queue {
-        socket,
-        admin: None,
-    };
     let nvme = matches!(place.wire, Wire::Nvme(_));
-    let length = u32::from(BLOCKS) * 4096;
-    let (queue, words) = match kind {
-        Kind::Silent => (alone(place.connect(source)?), Vec::new()),
-        Kind::Half => {
-            let socket = place.connect(source)?;
-            match nvme {
-                true => socket.say(&words::HALF_IC_REQ)?,
-                false => socket.say(&words::nbd_flags()[..2])?,
-            }
-            (alone(socket), Vec::new())
-        }
-        Kind::Logged => {
-            let socket = place.login(source, words::KATO_MS)?;
+    if !SLOW.contains(&kind) {
+        let (mut socket, mut words) = (None, Vec::new());
+        if kind == Kind::Logged {
+            socket = Some(place.login(source, words::KATO_MS)?);
             // NBD has no word for it.
-            let keep_alive = nvme.then(words::keep_alive);
-            (alone(socket), keep_alive.unwrap_or_default())
+            words = nvme.then(words::keep_alive).unwrap_or_default();
         }
-        Kind::Trickle => {
-            let queue = place.queue(source, ASKED + 1)?;
-            let words = match nvme {
-                true => words::read(0, 1, 0),
-                false => words::nbd_request(false, 0, 0, 4096),
-            };
-            (queue, words)
+        let socket = socket.map_or_else(|| place.connect(source), Ok)?;
+        match kind {
+            Kind::Half if nvme => socket.say(&words::HALF_IC_REQ)?,
+            Kind::Half => socket.say(&words::nbd_flags()[..2])?,
+            _ => {}
+        }
+        return Ok((
+            Queue {
+                socket,
+                admin: None,
+            },
+            words,
+        ));
+    }
+    let queue = place.queue(source, ASKED + 1)?;
+    let words = match kind {
+        Kind::Trickle => place.wire.read(0, 1, 0),
+        Kind::Writer if nvme => {
+            // Data flows when the target asks for it: as soon as it has memory.
+            queue.socket.say(&words::write(0, BLOCKS))?;
+            Vec::new()
         }
         Kind::Writer => {
-            let queue = place.queue(source, ASKED + 1)?;
-            if nvme {
-                // Data flows when the target asks for it: as soon as it has memory.
-                queue.socket.say(&words::write(0, BLOCKS))?;
-                (queue, Vec::new())
-            } else {
-                queue.socket.say(&words::nbd_request(true, 0, 0, length))?;
-                (queue, vec![0; length as usize])
-            }
+            let length = u32::from(BLOCKS) * 4096;
+            queue.socket.say(&words::nbd_request(true, 0, 0, length))?;
+            vec![0; length as usize]
         }
-        Kind::Reader => {
-            let queue = place.queue(source, ASKED + 1)?;
+        _ => {
             queue.socket.narrow()?;
-            let asked = (0..ASKED).flat_map(|number| match nvme {
-                true => words::read(number, BLOCKS, 0),
-                false => words::nbd_request(false, number.into(), 0, length),
-            });
+            let asked = (0..ASKED).flat_map(|number| place.wire.read(number, BLOCKS, 0));
             queue.socket.say(&asked.collect::<Vec<u8>>())?;
-            (queue, Vec::new())
+            Vec::new()
         }
     };
     Ok((queue, words))

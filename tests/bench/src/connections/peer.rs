@@ -13,6 +13,17 @@ pub enum Wire {
     Nbd,
 }
 
+impl Wire {
+    /// A read of so many blocks of 4 KiB, from number `block` on.
+    pub fn read(&self, number: u16, blocks: u16, block: u64) -> Vec<u8> {
+        let length = u32::from(blocks) * 4096;
+        match self {
+            Self::Nvme(_) => words::read(number, blocks, block),
+            Self::Nbd => words::nbd_request(false, number.into(), block * 4096, length),
+        }
+    }
+}
+
 /// A server as its clients see it.
 #[derive(Clone, Debug)]
 pub struct Place {

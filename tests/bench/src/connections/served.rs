@@ -46,13 +46,27 @@ impl Served {
     /// Starts one.
     pub fn start(braid: &Path, kind: Kind) -> Result<Self> {
         let directory = server::directory()?;
-        let address = match kind {
-            Kind::NbdUnix => Address::Unix(directory.join("nbd")),
-            _ => Address::Tcp(free()?),
+        let (address, nbd) = if kind == Kind::NbdUnix {
+            let path = directory.join("nbd");
+            let nbd = format!("unix:{}", path.display());
+            (Address::Unix(path), nbd)
+        } else {
+            let address = free()?;
+            (Address::Tcp(address), format!("tcp:{address}"))
         };
-        let (verb, config, wire) = match kind {
-            Kind::Target => ("target", target(&address), Wire::Nvme(NQN.into())),
-            _ => ("run", export(&address), Wire::Nbd),
+        let (verb, wire) = match kind {
+            Kind::Target => ("target", Wire::Nvme(NQN.into())),
+            _ => ("run", Wire::Nbd),
+        };
+        let config = match nbd.strip_prefix("tcp:") {
+            Some(listen) if kind == Kind::Target => format!(
+                "nqn = \"{NQN}\"\nconnections = {PLACES}\nqueue_entries = {ENTRIES}\n{BUFFERS}\
+                 [[namespace]]\nbackend = \"null:1TiB\"\n[[port]]\nlisten = \"{listen}\"\n"
+            ),
+            _ => format!(
+                "clients = {PLACES}\n{BUFFERS}[[volume]]\nname = \"v0\"\n\
+                 [[volume.path]]\nuri = \"null:1TiB\"\n[[volume.export]]\nnbd = \"{nbd}\"\n"
+            ),
         };
         let server = Server::braid(braid, verb, directory, &config, |_| address.answers())?;
         let place = Place { address, wire };
@@ -85,27 +99,6 @@ fn free() -> Result<SocketAddrV4> {
         SocketAddr::V4(address) => Ok(address),
         SocketAddr::V6(_) => bail!("loopback has no IPv4 address"),
     }
-}
-
-fn target(address: &Address) -> String {
-    let Address::Tcp(address) = address else {
-        return String::new();
-    };
-    format!(
-        "nqn = \"{NQN}\"\nconnections = {PLACES}\nqueue_entries = {ENTRIES}\n{BUFFERS}\
-         [[namespace]]\nbackend = \"null:1TiB\"\n[[port]]\nlisten = \"{address}\"\n"
-    )
-}
-
-fn export(address: &Address) -> String {
-    let nbd = match address {
-        Address::Tcp(address) => format!("tcp:{address}"),
-        Address::Unix(path) => format!("unix:{}", path.display()),
-    };
-    format!(
-        "clients = {PLACES}\n{BUFFERS}[[volume]]\nname = \"v0\"\n\
-         [[volume.path]]\nuri = \"null:1TiB\"\n[[volume.export]]\nnbd = \"{nbd}\"\n"
-    )
 }
 
 /// One look at a process.

@@ -1,6 +1,6 @@
 //! Policies over legs that are alike, and that are not.
 use super::stage::Stage;
-use super::{Args, Load, Run};
+use super::{Args, Load, put};
 use crate::prelude::*;
 
 /// Legs by the shape of their ports; the last is the better one.
@@ -21,48 +21,25 @@ const LEGS: [(&str, [&str; 2]); 2] = [
     ),
 ];
 
-/// The document's first test, its second (one process that reads on), and reads alone.
+/// The document's first test, its second (one process that reads on), and reads alone. Without what
+/// a policy has to learn first.
 const LOADS: [Load; 3] = [
-    Load {
-        name: "randrw 4k × 256 × 4",
-        words: &[
-            "--rw=randrw",
-            "--bs=4k",
-            "--iodepth=256",
-            "--numjobs=4",
-            "--size=1G",
-            RAMP,
-        ],
-    },
-    Load {
-        name: "read 128k × 8",
-        words: &["--rw=read", "--bs=128k", "--iodepth=8", "--size=1G", RAMP],
-    },
-    Load {
-        name: "randread 4k × 32",
-        words: &[
-            "--rw=randread",
-            "--bs=4k",
-            "--iodepth=32",
-            "--size=1G",
-            RAMP,
-        ],
-    },
+    (
+        "randrw 4k × 256 × 4",
+        "--rw=randrw --bs=4k --iodepth=256 --numjobs=4 --size=1G --ramp_time=500ms",
+    ),
+    (
+        "read 128k × 8",
+        "--rw=read --bs=128k --iodepth=8 --size=1G --ramp_time=500ms",
+    ),
+    (
+        "randread 4k × 32",
+        "--rw=randread --bs=4k --iodepth=32 --size=1G --ramp_time=500ms",
+    ),
 ];
-
-/// Time for a policy to learn, which is not counted.
-const RAMP: &str = "--ramp_time=500ms";
 
 /// The better leg, without a mirror.
 const ALONE: &str = "last leg alone";
-
-/// One row of the table.
-struct Row {
-    policy: String,
-    runs: Vec<Run>,
-    /// Reads of each leg in the last round.
-    reads: Vec<f64>,
-}
 
 pub const COLUMNS: [Column; 9] = [
     ("legs", "legs", 0),
@@ -76,15 +53,16 @@ pub const COLUMNS: [Column; 9] = [
     ("reads", "reads of each leg", 0),
 ];
 
-/// Measures; cells of [`COLUMNS`].
+/// Measures; cells of [`COLUMNS`]. `reads` are those of the last round.
 ///
 /// # Errors
 /// Something does not start or run.
 pub fn run(braid: &Path, args: &Args) -> Result<Vec<Value>> {
     let mut cells = Vec::new();
     for (legs, shapes) in LEGS {
-        let wanted = |load: &Load| args.wants(&format!("{legs}, {}", load.name));
-        if !LOADS.iter().any(wanted) {
+        let wanted = |load: &Load| args.wants(&format!("{legs}, {}", load.0));
+        let loads: Vec<Load> = LOADS.into_iter().filter(wanted).collect();
+        if loads.is_empty() {
             continue;
         }
         let stage = Stage::shaped(braid, &shapes)?;
@@ -92,23 +70,28 @@ pub fn run(braid: &Path, args: &Args) -> Result<Vec<Value>> {
             true => all_policies(&stage)?,
             false => args.policies.clone(),
         };
-        for load in LOADS.into_iter().filter(wanted) {
-            let mut rows: Vec<Row> = std::iter::once(ALONE.to_owned())
-                .chain(policies.iter().cloned())
-                .map(|policy| Row {
-                    policy,
-                    runs: Vec::new(),
-                    reads: Vec::new(),
-                })
-                .collect();
-            for _ in 0..args.rounds {
-                for row in &mut rows {
-                    row.measure(&stage, load, args.seconds)
-                        .with_context(|| format!("{}, {}", load.name, row.policy))?;
-                }
-            }
-            let measured = rows.iter().filter(|row| !row.runs.is_empty());
-            cells.extend(measured.map(|row| row.cell(&rows[0], legs, load)));
+        for load in loads {
+            // Writes around the mirror would make its legs differ.
+            let alone = (!load.1.contains("randrw")).then(|| ALONE.to_owned());
+            let rows: Vec<String> = alone.into_iter().chain(policies.iter().cloned()).collect();
+            let mut alone = Value::Null;
+            cells.extend(interleaved(
+                args.timing.rounds,
+                &rows,
+                &COLUMNS,
+                |policy| {
+                    let run = measure(&stage, load, policy, args.timing.seconds);
+                    let facts = run.with_context(|| format!("{}, {policy}", load.0))?;
+                    if policy == ALONE {
+                        alone = facts.clone();
+                    }
+                    let [ratio, p99_ratio] =
+                        ["iops", "p99_us"].map(|key| ratio(&facts, &alone, key));
+                    let words = json!({"legs": legs, "load": load.0, "policy": policy,
+                                   "ratio": ratio, "p99_ratio": p99_ratio});
+                    Ok(with(facts, words))
+                },
+            )?);
         }
     }
     Ok(cells)
@@ -124,40 +107,18 @@ fn all_policies(stage: &Stage) -> Result<Vec<String>> {
     Ok(words.collect())
 }
 
-impl Row {
-    fn measure(&mut self, stage: &Stage, load: Load, seconds: f64) -> Result<()> {
-        if self.policy == ALONE {
-            // Writes around the mirror would make its legs differ.
-            if !load.words.contains(&"--rw=randrw") {
-                let run = load.run(&stage.socket("alone"), Some(seconds))?;
-                self.runs.push(run);
-            }
-            return Ok(());
-        }
-        stage.ask(&["policy", "set", "m0", &self.policy])?;
-        let before = stage.reads()?;
-        self.runs
-            .push(load.run(&stage.socket("m0"), Some(seconds))?);
-        let after = stage.reads()?;
-        self.reads = after
-            .iter()
-            .zip(before)
-            .map(|(after, before)| after - before)
-            .collect();
-        Ok(())
+fn measure(stage: &Stage, load: Load, policy: &str, seconds: f64) -> Result<Value> {
+    if policy == ALONE {
+        let run = put(load, &stage.socket("alone"), Some(seconds))?;
+        return Ok(with(run, json!({ "reads": [] })));
     }
-
-    fn cell(&self, first: &Self, legs: &str, load: Load) -> Value {
-        // NaN, which JSON shows as null, where there is nothing to compare with.
-        let ratio = |what: fn(&Run) -> f64| median(ratios(&self.runs, &first.runs, what));
-        json!({
-            "legs": legs, "load": load.name, "policy": self.policy,
-            "read_mib_s": middle(&self.runs, |run| run.read_mib_s),
-            "write_mib_s": middle(&self.runs, |run| run.write_mib_s),
-            "ratio": ratio(|run| run.iops),
-            "p99_us": middle(&self.runs, |run| run.p99_us),
-            "p99_ratio": ratio(|run| run.p99_us),
-            "reads": self.reads,
-        })
-    }
+    stage.ask(&["policy", "set", "m0", policy])?;
+    let before = stage.reads()?;
+    let facts = put(load, &stage.socket("m0"), Some(seconds))?;
+    let reads = stage
+        .reads()?
+        .into_iter()
+        .zip(before)
+        .map(|(after, before)| after - before);
+    Ok(with(facts, json!({ "reads": reads.collect::<Vec<f64>>() })))
 }

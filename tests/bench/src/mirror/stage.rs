@@ -1,9 +1,8 @@
 //! The processes under a measurement: targets with shaped ports, and the engine.
-use super::super::server::directory;
+use super::super::server::{directory, volume};
 use crate::prelude::*;
-use std::fmt::Write as _;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::Read as _;
 
 /// Bytes of a leg: braid's own, and a GiB of data.
 pub const LEG_BYTES: u64 = (1 << 30) + (1 << 20);
@@ -27,21 +26,13 @@ impl Stage {
         // this machine, in its time and not the shape's, and the volume beside has none.
         let backend = format!("mem:{LEG_BYTES}");
         // A leg is nobody else's while the mirror has it: so another one of the same shape.
-        let beside = shapes.last().copied();
-        let targets = shapes
-            .iter()
-            .copied()
-            .chain(beside)
-            .map(|shape| Target::start_backend(braid, &directory, &backend, shape))
-            .collect::<Result<Vec<Target>>>()?;
-        let mut uris = Vec::new();
-        for target in &targets {
-            let uri = target.uris.first().context("the target named no URI")?;
-            uris.push(uri.clone());
-        }
+        let shapes = shapes.iter().chain(shapes.last());
+        let start = |shape: &&str| Target::start_backend(braid, &directory, &backend, shape);
+        let targets = shapes.map(start).collect::<Result<Vec<Target>>>()?;
+        let mut uris: Vec<String> = targets.iter().map(|it| it.uris[0].clone()).collect();
         let alone = uris.pop().context("no shapes")?;
         create(braid, &uris)?;
-        Self::start(braid, directory, targets, &uris, Some(&alone))
+        Self::start(braid, directory, targets, &uris, Some(alone))
     }
 
     /// A mirror `m0` over two files that were written once.
@@ -61,21 +52,11 @@ impl Stage {
         directory: PathBuf,
         targets: Vec<Target>,
         legs: &[String],
-        alone: Option<&str>,
+        alone: Option<String>,
     ) -> Result<Self> {
-        let mut config = String::from("[[volume]]\nname = \"m0\"\nkind = \"mirror\"\n");
-        for uri in legs {
-            writeln!(config, "[[volume.leg]]\nuri = \"{uri}\"")?;
-        }
-        let export = |name: &str| directory.join(name).display().to_string();
-        writeln!(config, "[[volume.export]]\nnbd = \"unix:{}\"", export("m0"))?;
+        let mut config = volume("m0", "leg", legs, &directory);
         if let Some(uri) = alone {
-            write!(
-                config,
-                "[[volume]]\nname = \"alone\"\n[[volume.path]]\nuri = \"{uri}\"\n\
-                 [[volume.export]]\nnbd = \"unix:{}\"\n",
-                export("alone")
-            )?;
+            config += &volume("alone", "path", &[uri], &directory);
         }
         // Until all volumes are there.
         let is_ready = |server: &Server| ask(braid, server, &["check"]).is_ok();
@@ -105,16 +86,10 @@ impl Stage {
     /// The engine is gone.
     pub fn reads(&self) -> Result<Vec<f64>> {
         let facts: Value = serde_json::from_str(&self.ask(&["stat", "-o", "json"])?)?;
-        let volumes = facts["volumes"].as_array().context("no volumes")?;
-        let mirror = volumes
-            .iter()
-            .find(|it| it["name"] == "m0")
-            .context("no m0")?;
+        let mut volumes = facts["volumes"].as_array().into_iter().flatten();
+        let mirror = volumes.find(|it| it["name"] == "m0").context("no m0")?;
         let legs = mirror["legs"].as_array().context("no legs")?;
-        let reads = legs
-            .iter()
-            .map(|leg| leg["reads"].as_f64().context("no reads"));
-        reads.collect()
+        legs.iter().map(|leg| number(leg, "reads")).collect()
     }
 }
 
@@ -128,10 +103,7 @@ fn ask(braid: &Path, engine: &Server, words: &[&str]) -> Result<String> {
 /// Makes a file for a leg, and writes all of it; its URI.
 fn written(file: &Path) -> Result<String> {
     let mut made = File::create(file)?;
-    let zeroes = vec![0; 1 << 20];
-    for _ in 0..LEG_BYTES >> 20 {
-        made.write_all(&zeroes)?;
-    }
+    std::io::copy(&mut std::io::repeat(0).take(LEG_BYTES), &mut made)?;
     made.sync_all()?;
     Ok(format!("file:{}", file.display()))
 }

@@ -4,7 +4,7 @@
 //! One side runs under callgrind, the other one natively and so some fifty times as fast: the slow
 //! side always finds a full batch, and nothing is counted for waiting. The cost of a start is taken
 //! off by a second run of twice the time.
-use super::{Ends, Load, QueueServer};
+use super::{Args, Load, QueueServer};
 use crate::callgrind;
 use crate::prelude::*;
 
@@ -15,13 +15,6 @@ const SECONDS: f64 = 1.0;
 /// about the same in both runs.
 const AWAKE_US: u64 = 600_000_000;
 
-/// Side whose instructions are counted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Client,
-    Broker,
-}
-
 /// Instructions per I/O.
 pub const COLUMNS: [Column; 5] = [
     ("side", "side", 0),
@@ -31,64 +24,63 @@ pub const COLUMNS: [Column; 5] = [
     ("instructions", "instructions", 1),
 ];
 
+/// Which side is counted, and what it trusts.
+const SIDES: [(&str, &str); 3] = [
+    ("client and its load", "mediated"),
+    ("broker", "trusted"),
+    ("broker", "mediated"),
+];
+
 /// Counts both sides at every size and depth of more than one: at one, either waits for the other.
 /// Cells of [`COLUMNS`].
-pub fn count(braid: &Path, sizes: &[String], depths: &[usize], ends: &Ends) -> Result<Vec<Value>> {
+pub fn count(braid: &Path, args: &Args) -> Result<Vec<Value>> {
     callgrind::check()?;
-    let sides = [
-        (Side::Client, "mediated"),
-        (Side::Broker, "trusted"),
-        (Side::Broker, "mediated"),
-    ];
-    let mut costs = Vec::new();
-    let depths = || depths.iter().copied().filter(|&depth| depth > 1);
-    let loads = sizes.iter().flat_map(|size| {
-        depths().map(move |depth| Load {
-            kind: "user_poll",
-            size,
-            depth,
-        })
-    });
-    for load in loads {
-        for (side, trust) in sides {
-            let run = |seconds| events(braid, side, trust, &load, ends, seconds);
-            let (few, many) = (run(SECONDS)?, run(2.0 * SECONDS)?);
-            let ios = many.1 - few.1;
-            ensure!(ios > 0.0, "the longer run had fewer I/Os");
-            costs.push(json!({
-                "side": if side == Side::Client { "client and its load" } else { "broker" },
-                "trust": trust,
-                "size": load.size,
-                "depth": load.depth,
-                "instructions": (many.0 - few.0) / ios,
-            }));
-        }
-    }
-    Ok(costs)
+    let depths: Vec<usize> = args
+        .depths
+        .iter()
+        .copied()
+        .filter(|&depth| depth > 1)
+        .collect();
+    let rows = product(&product(&args.sizes, &depths), &SIDES);
+    interleaved(1, &rows, &COLUMNS, |((size, depth), (side, trust))| {
+        let load = ("user_poll", size.as_str(), *depth);
+        let run = |seconds| events(braid, side, trust, load, args, seconds);
+        let (few, many) = (run(SECONDS)?, run(2.0 * SECONDS)?);
+        let ios = many.1 - few.1;
+        ensure!(ios > 0.0, "the longer run had fewer I/Os");
+        let cost = (many.0 - few.0) / ios;
+        Ok(
+            json!({"side": side, "trust": trust, "size": size, "depth": depth,
+                  "instructions": cost}),
+        )
+    })
 }
 
 /// Counts of one run: instructions of the side, and I/Os.
 fn events(
     braid: &Path,
-    side: Side,
+    side: &str,
     trust: &str,
-    load: &Load<'_>,
-    ends: &Ends,
+    load: Load<'_>,
+    args: &Args,
     seconds: f64,
 ) -> Result<(f64, f64)> {
-    let log = log();
+    // Where callgrind writes to.
+    let log = format!("braid-queue-cost-{}.log", std::process::id());
+    let log = std::env::temp_dir().join(log);
     let mut counted = Command::new("valgrind");
-    counted.args(callgrind::QUIET);
-    counted.arg(format!("--log-file={}", log.display()));
-    counted.arg(braid);
+    counted
+        .args(callgrind::QUIET)
+        .arg(format!("--log-file={}", log.display()))
+        .arg(braid);
     let (serve, bench, spin_us) = match side {
-        Side::Broker => (counted, Command::new(braid), AWAKE_US),
-        Side::Client => (Command::new(braid), counted, ends.spin_us),
+        "broker" => (counted, Command::new(braid), AWAKE_US),
+        _ => (Command::new(braid), counted, args.spin_us),
     };
-    let mut server = QueueServer::spawn(serve, trust == "trusted", ends.server, spin_us)?;
-    let mut bench = server.client(bench, load, seconds, ends.client);
+    let mut server = QueueServer::spawn(serve, trust, args, spin_us)?;
     // In order: callgrind prints its sums when the program ends.
-    let facts = facts(&mut bench).and_then(|facts| server.0.end().map(|()| facts));
+    let facts = server.run(bench, load, seconds, args);
+    let facts = facts.and_then(|facts| server.0.end().map(|()| facts));
     let said = fs::read_to_string(&log).with_context(|| log.display().to_string());
     let _ = fs::remove_file(&log);
     let said = said?;
@@ -96,10 +88,4 @@ fn events(
     let instructions = callgrind::collected(&said)? as f64;
     let ios = number(&facts, "iops")? * number(&facts, "seconds")?;
     Ok((instructions, ios))
-}
-
-/// Where callgrind writes to.
-fn log() -> PathBuf {
-    let name = format!("braid-queue-cost-{}.log", std::process::id());
-    std::env::temp_dir().join(name)
 }
