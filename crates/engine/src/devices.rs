@@ -24,7 +24,7 @@
 //! order first (flushed, intents forgotten, "clean" said), and then the host. A request that has
 //! not ended when the time is over fails; such a mirror was not stopped cleanly, and is made alike
 //! at its next start.
-use crate::host::{Hints, HostControl, HostEngine, HostEvent, Io, SubmitError, Witness};
+use crate::host::{Hints, HostControl, HostEngine, HostEvent, Io, SubmitError, Volume, Witness};
 use crate::limits::MIRROR_SCRATCH_BYTES;
 use crate::machine::{self, Memory, Span};
 use crate::mirror::{
@@ -87,7 +87,7 @@ impl<'a> BackEnds<'a> {
     /// what every leg can.
     pub fn limits(self, device: DeviceId) -> Option<IoLimits> {
         match BackEnd::of(device) {
-            BackEnd::Multipath(volume) => self.host.limits(volume),
+            BackEnd::Multipath(volume) => self.host.volume(volume)?.limits(),
             BackEnd::Mirror(place) => self.mirror(place)?.limits(),
         }
     }
@@ -96,7 +96,10 @@ impl<'a> BackEnds<'a> {
     /// probation. A volume does so by a path; a mirror runs, and does so by a leg in sync.
     pub fn usability(self, device: DeviceId) -> (bool, bool) {
         match BackEnd::of(device) {
-            BackEnd::Multipath(volume) => self.host.usability(volume),
+            BackEnd::Multipath(volume) => {
+                let volume = self.host.volume(volume);
+                volume.map_or((false, false), Volume::usability)
+            }
             BackEnd::Mirror(place) => {
                 let is_usable = self.mirror(place).is_some_and(|it| it.is_usable(self));
                 (is_usable, is_usable)
@@ -110,10 +113,12 @@ impl<'a> BackEnds<'a> {
     }
 
     /// How often acknowledged writes that were not flushed were given up: see
-    /// [`HostEngine::times_given_up`]. A mirror gives nothing up while it has another leg in sync.
+    /// [`Volume::times_given_up`]. A mirror gives nothing up while it has another leg in sync.
     pub fn times_given_up(self, device: DeviceId) -> u32 {
         match BackEnd::of(device) {
-            BackEnd::Multipath(volume) => self.host.times_given_up(volume),
+            BackEnd::Multipath(volume) => {
+                self.host.volume(volume).map_or(0, Volume::times_given_up)
+            }
             BackEnd::Mirror(place) => self.mirror(place).map_or(0, MirrorDevice::times_given_up),
         }
     }
@@ -279,7 +284,7 @@ impl Devices {
         submitted
     }
 
-    /// As [`HostEngine::times_given_up`], of any device.
+    /// As [`Volume::times_given_up`], of any device.
     pub fn times_given_up(&self, volume: u16) -> u32 {
         self.back_ends().times_given_up(DeviceId(volume))
     }

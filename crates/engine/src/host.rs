@@ -97,11 +97,11 @@ pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
 pub(crate) use report::ended;
 pub use status::outcome;
 pub use types::*;
+pub use volumes::Volume;
 
 use crate::machine::{Closed, ConnId, Memory, Output, Place, Send};
 use crate::scratch::Scratch;
 use alloc::vec::Vec;
-use block::IoLimits;
 use connections::{PathSession, Role};
 use hedge::Hedger;
 use io::VolumeIo;
@@ -114,7 +114,7 @@ use policy::PathIndex;
 use session::Sessions;
 use shutdown::Shutdown;
 use standstill::Standstills;
-use volumes::{Ready, Volume};
+use volumes::Ready;
 
 /// The engine of one core. See the module's contract.
 pub struct HostEngine {
@@ -146,6 +146,15 @@ struct Shared {
     found: u64,
 }
 
+impl Shared {
+    /// Policies, paths or limits have changed: late reads are looked for soon.
+    fn rouse_hedger(&mut self) {
+        if self.hedger.rouse() {
+            self.out.wake_by(0);
+        }
+    }
+}
+
 impl HostEngine {
     /// An engine that does nothing before its first `turn`.
     ///
@@ -165,17 +174,11 @@ impl HostEngine {
         assert!(checked.is_ok(), "{checked:?}");
         let mut volumes = Vec::with_capacity(config.volumes.len());
         let mut owners = Vec::new();
-        for (number, mut volume) in (0_u16..).zip(core::mem::take(&mut config.volumes)) {
-            let numbers = volume.numbers();
-            let numbers = numbers.unwrap_or_else(|| unreachable!("it was checked before"));
-            let configs = core::mem::take(&mut volume.paths);
-            let health = &mut volume.recovery.health;
-            *health = probation::limits(*health, config.io_max, config.scratch);
-            let mut it = Volume::new(number, volume, config.io_max);
-            for (index, path) in numbers.into_iter().zip(configs) {
-                it.make_room(index, &path);
-                it.paths
-                    .insert(Path::new(owners.len(), number, index, path));
+        for (number, volume) in (0_u16..).zip(core::mem::take(&mut config.volumes)) {
+            let (mut it, paths) = Volume::open(number, volume, &config);
+            for (index, path) in paths {
+                let path = Path::new(owners.len(), number, index, path);
+                it.paths.insert(path);
                 owners.push(Some((number, index)));
             }
             volumes.push(it);
@@ -228,13 +231,6 @@ impl HostEngine {
         self.on.scratch.free_bytes()
     }
 
-    /// What one command can do on every path of a volume (T34), once it is ready. Larger I/O is cut
-    /// to that.
-    pub fn limits(&self, volume: u16) -> Option<IoLimits> {
-        let ready = self.volumes.get(usize::from(volume))?.ready.as_ref()?;
-        Some(ready.limits)
-    }
-
     /// I/Os of this core in flight on a path.
     pub fn in_flight(&self, volume: u16, path: PathIndex) -> u32 {
         let volume = self.volumes.get(usize::from(volume));
@@ -251,6 +247,11 @@ impl HostEngine {
         let it = self.volumes.get(usize::from(volume));
         let paths = it.into_iter().flat_map(|it| it.paths.iter());
         paths.map(|path| path.index)
+    }
+
+    /// A volume; `None`: this core has not opened it yet.
+    pub fn volume(&self, volume: u16) -> Option<&Volume> {
+        self.volumes.get(usize::from(volume))
     }
 
     /// A path; `None`: it has left, or never was.
@@ -310,16 +311,6 @@ impl HostEngine {
         let (volume, at) = self.on.owners[place]?;
         let session = &mut self.volumes[usize::from(volume)].paths[at].session;
         Some((session, role, &mut self.on))
-    }
-
-    fn set_policy(&mut self, volume: u16, policy: policy::Policy, knobs: policy::Knobs) {
-        let Some(it) = self.volumes.get_mut(usize::from(volume)) else {
-            return; // this core has not opened it yet: its configuration has the policy
-        };
-        if let Err(why) = it.head.set_policy(policy, knobs) {
-            let line = alloc::format!("{}: policy not changed: {why}", it.name);
-            self.on.out.report(HostEvent::Warning(volume, line));
-        }
     }
 }
 
@@ -403,10 +394,19 @@ impl HostEngine {
     pub(crate) fn handle_control(&mut self, message: HostControl, now_ns: u64) {
         match message {
             HostControl::Path(news) => self.news(news, now_ns),
-            HostControl::Policy(volume, policy, knobs) => self.set_policy(volume, policy, knobs),
+            // Else this core has not opened it yet: its configuration has the policy.
+            HostControl::Policy(volume, policy, knobs) => {
+                if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
+                    it.set_policy(policy, knobs, &mut self.on.out);
+                }
+            }
             HostControl::Recovery(volume, it) => self.set_recovery(volume, it, now_ns),
-            HostControl::Throughput(volume, path, it) => self.set_throughput(volume, path, it),
-            HostControl::Distance(volume, path, it) => self.set_distance(volume, path, it),
+            HostControl::Throughput(volume, path, to) => {
+                self.volumes[usize::from(volume)].set_throughput(path, to);
+            }
+            HostControl::Distance(volume, path, to) => {
+                self.volumes[usize::from(volume)].set_distance(path, to);
+            }
             HostControl::Rename(volume, name) => self.volumes[usize::from(volume)].name = name,
             HostControl::Drain(drain_ns) => self.begin_drain(drain_ns, now_ns),
             HostControl::Change {
@@ -426,7 +426,7 @@ impl HostEngine {
             }
             HostControl::Stop => self.stop(now_ns),
         }
-        self.rouse_hedger();
+        self.on.rouse_hedger();
     }
 
     pub(crate) fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
@@ -444,10 +444,11 @@ impl HostEngine {
         if self.on.changes.is_busy() {
             self.advance_all_changes(now_ns);
         }
-        for volume in &mut self.volumes {
-            volume.head.turn();
+        let is_closing = self.on.shutdown.is_closing();
+        for it in &mut self.volumes {
+            it.head.turn();
+            it.watch_outage(is_closing, &mut self.on.out, now_ns);
         }
-        self.watch_outages(now_ns);
         if self.on.shutdown.has_begun() {
             self.advance_stop(now_ns);
         }
@@ -491,8 +492,8 @@ impl HostEngine {
         });
         let first = times
             .chain([look_ns])
-            .chain([self.on.shutdown.timeout(), self.waits_timeout()])
-            .chain([self.on.changes.timeout(), self.outages_timeout()])
+            .chain([self.on.shutdown.timeout(), self.on.changes.timeout()])
+            .chain(self.volumes.iter().map(|it| it.timeout(&self.on.ios)))
             .flatten()
             .min();
         self.on.out.timers.set_deadline(first);

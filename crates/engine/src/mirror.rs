@@ -145,7 +145,7 @@ impl Mirrors {
             at += u64::from(len);
         }
         for volume in config.elsewhere {
-            host.set_leg_elsewhere(volume);
+            host.set_leg(volume, false);
         }
         if here == 0 {
             it.all.clear();
@@ -163,7 +163,7 @@ impl Mirrors {
             device.0 < MIRRORS_FROM,
             "{device:?} is no volume of the host"
         );
-        host.set_leg(device.0);
+        host.set_leg(device.0, true);
         let at = usize::from(device.0);
         if self.legs.len() <= at {
             self.legs.resize(at + 1, None);
@@ -467,7 +467,7 @@ impl Mirrors {
     ) -> bool {
         let mut any = false;
         for device in (0..self.legs.len() as u16).map(DeviceId) {
-            if host.uses(device.0, file)
+            if host.volume(device.0).is_some_and(|it| it.uses(file))
                 && let Some((mirror, at)) = self.over(device)
             {
                 mirror.file_cut(at, end, now_ns);

@@ -327,7 +327,7 @@ impl HostEngine {
         it.head.set_draining(index, true);
         self.settle_in(volume, index, place, config);
         self.volumes[usize::from(volume)].paths[index].set_admin_state(AdminState::Joining);
-        self.rouse_hedger();
+        self.on.rouse_hedger();
     }
 
     /// Puts a path into its place of the table.
@@ -346,16 +346,8 @@ impl HostEngine {
         self.volumes[usize::from(volume)].paths.insert(path);
     }
 
-    fn open_volume(&mut self, volume: u16, mut config: VolumeConfig, places: &[u32], now_ns: u64) {
-        let numbers = config.numbers();
-        let numbers = numbers.unwrap_or_else(|| unreachable!("it was checked before"));
-        let paths = core::mem::take(&mut config.paths);
-        let health = &mut config.recovery.health;
-        *health = probation::limits(*health, self.on.settings.io_max, self.on.settings.scratch);
-        let mut it = Volume::new(volume, config, self.on.settings.io_max);
-        for (index, path) in numbers.iter().zip(&paths) {
-            it.make_room(*index, path);
-        }
+    fn open_volume(&mut self, volume: u16, config: VolumeConfig, places: &[u32], now_ns: u64) {
+        let (it, paths) = Volume::open(volume, config, &self.on.settings);
         let at = usize::from(volume);
         if at == self.volumes.len() {
             self.volumes.push(it);
@@ -368,8 +360,8 @@ impl HostEngine {
         if self.started {
             self.volumes[at].shut_gate(&mut self.on.out, now_ns);
         }
-        self.rouse_hedger();
-        for ((index, path), &place) in numbers.into_iter().zip(paths).zip(places) {
+        self.on.rouse_hedger();
+        for ((index, path), &place) in paths.into_iter().zip(places) {
             self.settle_in(volume, index, place as usize, path);
             if self.started {
                 self.sessions(volume).begin(index, now_ns);

@@ -1,14 +1,16 @@
 //! What a path did on this core, for statistics, and why it does nothing; what cores tell each
 //! other of I/Os in flight and of what they measured.
 use super::io_table::{AttemptEnd, IoTable, Slot};
+use super::outbox::Outbox;
 use super::path::Path;
 use super::probation::PathHealth;
-use super::types::{IoOp, PathFacts, PathState, ReconnectWait};
+use super::types::{HostEvent, IoOp, PathFacts, PathState, ReconnectWait};
 use super::volumes::{LegRole, Volume};
 use super::{HostEngine, WriteFailover, report};
 use alloc::string::String;
+use block::IoLimits;
 use multipath::Outcome;
-use policy::{Group, PathIndex, PathStats};
+use policy::{Group, Knobs, PathIndex, PathStats, Policy};
 
 /// Counters of one path on this core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,6 +127,78 @@ pub struct PathReport {
     pub wait: Option<ReconnectWait>,
 }
 
+/// As its mirror, and front ends, see it.
+impl Volume {
+    /// What one command can do on every path (T34), once it is ready. Larger I/O is cut to that.
+    pub fn limits(&self) -> Option<IoLimits> {
+        self.ready.as_ref().map(|it| it.limits)
+    }
+
+    /// Whether any path can take I/O now, and whether one can that is not on probation.
+    pub fn usability(&self) -> (bool, bool) {
+        let usable = self.ready.is_some() && self.head.is_usable();
+        let mut paths = self.paths.indexes();
+        let is_well = |at: PathIndex| {
+            self.head.usable() >> at.0 & 1 == 1 && self.head.probation(at).is_none()
+        };
+        (usable, usable && paths.any(is_well))
+    }
+
+    /// The paths that its policy chooses from now, as bits.
+    pub fn usable(&self) -> u64 {
+        self.ready.as_ref().map_or(0, |_| self.head.usable())
+    }
+
+    /// When a path has ended an I/O well last, or was connected, of those that have failed nothing
+    /// since; 0: none has.
+    pub(crate) fn answered_ns(&self) -> u64 {
+        self.head.well_ns()
+    }
+
+    /// Whether it has no usable path left, and a local device still has what it was given when it
+    /// was lost: nobody knows when that ends.
+    pub(crate) fn hangs(&self) -> bool {
+        let lost = |path: &Path| path.is_over() && !path.lane.is_empty();
+        let hangs = |path: &Path| path.kind.device().is_some() && lost(path);
+        !self.usability().0 && self.paths.iter().any(hangs)
+    }
+
+    /// When a path was lost last under changes that were not answered, of a volume that does not
+    /// fence its writes; for some time from then on they may be executed, though they have failed
+    /// (T9).
+    pub(crate) fn left_ns(&self) -> Option<u64> {
+        self.fence.unfenced_loss_ns()
+    }
+
+    /// How often it has given up unflushed writes: a change that began before that and is not done
+    /// yet is not known to be whole (T13).
+    pub(crate) fn times_given_up(&self) -> u32 {
+        self.losses.generation()
+    }
+
+    /// Relative throughput of a path, for `service-time`.
+    pub(super) fn set_throughput(&mut self, at: PathIndex, throughput: u8) {
+        if self.paths.get(at).is_some() {
+            self.head.set_throughput(at, throughput);
+        }
+    }
+
+    /// NUMA distance of a path, for `numa`.
+    pub(super) fn set_distance(&mut self, at: PathIndex, distance: u32) {
+        if self.paths.get(at).is_some() {
+            self.head.set_distance(at, distance);
+        }
+    }
+
+    /// What selects its paths.
+    pub(super) fn set_policy(&mut self, policy: Policy, knobs: Knobs, out: &mut Outbox) {
+        if let Err(why) = self.head.set_policy(policy, knobs) {
+            let line = alloc::format!("{}: policy not changed: {why}", self.name);
+            out.report(HostEvent::Warning(self.number, line));
+        }
+    }
+}
+
 impl Path {
     /// When the oldest I/O in flight was submitted, and the oldest change of data, ns.
     fn oldest_ns(&self, ios: &IoTable) -> [Option<u64>; 2] {
@@ -138,6 +212,25 @@ impl Path {
 }
 
 impl HostEngine {
+    /// Why a path takes no I/O of this core; `None`: it does, or would if no better one was there.
+    pub fn path_hindrance(&self, volume: u16, path: PathIndex) -> Option<String> {
+        let it = self.volumes.get(usize::from(volume));
+        match it.filter(|it| it.paths.get(path).is_some()) {
+            Some(it) => it.hindrance(path, self.on.settings.cores),
+            None => Some("it is gone".into()),
+        }
+    }
+
+    /// A volume is a mirror's leg: of one on this core, which alone writes to it, or on another.
+    pub fn set_leg(&mut self, volume: u16, is_here: bool) {
+        if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
+            it.leg = match is_here {
+                true => LegRole::Here { is_claimed: false },
+                false => LegRole::Elsewhere,
+            };
+        }
+    }
+
     /// How a path is doing on this core at `now_ns`. Of one that has left, the policy's statistics
     /// are those of its index; a volume that is not there has none.
     pub fn path_report(&self, volume: u16, index: PathIndex, now_ns: u64) -> PathReport {
@@ -162,77 +255,10 @@ impl HostEngine {
         }
     }
 
-    /// Why a path takes no I/O of this core; `None`: it does, or would if no better one was there.
-    pub fn path_hindrance(&self, volume: u16, path: PathIndex) -> Option<String> {
-        let it = self.volumes.get(usize::from(volume));
-        let Some(it) = it.filter(|it| it.paths.get(path).is_some()) else {
-            return Some("it is gone".into());
-        };
-        it.hindrance(path, self.on.settings.cores)
-    }
-
-    /// Whether any path of a volume can take I/O now, and whether one can that is not on probation.
-    pub fn usability(&self, volume: u16) -> (bool, bool) {
-        let Some(it) = self.volumes.get(usize::from(volume)) else {
-            return (false, false);
-        };
-        let usable = it.ready.is_some() && it.head.is_usable();
-        let paths = it.paths.indexes();
-        let mut well = paths.filter(|path| it.head.usable() >> path.0 & 1 == 1);
-        let well = usable && well.any(|path| it.head.probation(path).is_none());
-        (usable, well)
-    }
-
-    /// The paths of a volume that its policy chooses from now, as bits.
-    pub fn usable(&self, volume: u16) -> u64 {
-        let it = self.volumes.get(usize::from(volume));
-        let it = it.filter(|it| it.ready.is_some());
-        it.map_or(0, |it| it.head.usable())
-    }
-
-    /// When a path of a volume has ended an I/O well last, or was connected, of those that have
-    /// failed nothing since; 0: none has.
-    pub fn answered_ns(&self, volume: u16) -> u64 {
-        let it = self.volumes.get(usize::from(volume));
-        it.map_or(0, |it| it.head.well_ns())
-    }
-
-    /// A volume is a mirror's leg, and only this core writes to it.
-    pub fn set_leg(&mut self, volume: u16) {
-        if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
-            it.leg = LegRole::Here { is_claimed: false };
-        }
-    }
-
-    /// A volume is the leg of a mirror on another core.
-    pub fn set_leg_elsewhere(&mut self, volume: u16) {
-        if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
-            it.leg = LegRole::Elsewhere;
-        }
-    }
-
-    /// Whether a volume has no path left, and a local device still has what it was given when it
-    /// was lost: nobody knows when that ends.
-    pub fn hangs(&self, volume: u16) -> bool {
-        let lost = |path: &Path| path.is_over() && !path.lane.is_empty();
-        let hangs = |path: &Path| path.kind.device().is_some() && lost(path);
-        let mut paths = self.volumes[usize::from(volume)].paths.iter();
-        !self.usability(volume).0 && paths.any(hangs)
-    }
-
     /// Whether what a volume has failed can't be executed late (T9).
     pub fn is_fenced(&self, volume: u16) -> bool {
         let it = self.volumes.get(usize::from(volume));
         it.is_some_and(|it| it.recovery.write_failover == WriteFailover::Fenced)
-    }
-
-    /// When a volume that does not fence its writes lost a path last under changes that were not
-    /// answered; for some time from then on they may be executed, though they have failed (T9).
-    pub fn left_ns(&self, volume: u16) -> Option<u64> {
-        self.volumes
-            .get(usize::from(volume))?
-            .fence
-            .unfenced_loss_ns()
     }
 
     /// Most I/Os in flight on this core.
@@ -262,22 +288,6 @@ impl HostEngine {
         PathCounters {
             in_flight,
             ..it.counters
-        }
-    }
-
-    /// Relative throughput of a path, for `service-time`.
-    pub(super) fn set_throughput(&mut self, volume: u16, path: PathIndex, throughput: u8) {
-        if self.path_of(volume, path).is_some() {
-            let it = &mut self.volumes[usize::from(volume)];
-            it.head.set_throughput(path, throughput);
-        }
-    }
-
-    /// NUMA distance of a path, for `numa`.
-    pub(super) fn set_distance(&mut self, volume: u16, path: PathIndex, distance: u32) {
-        if self.path_of(volume, path).is_some() {
-            let it = &mut self.volumes[usize::from(volume)];
-            it.head.set_distance(path, distance);
         }
     }
 

@@ -3,6 +3,7 @@ use super::HostEngine;
 
 use super::status;
 use super::types::{Io, IoOp, PathKind};
+use super::volumes::Volume;
 use crate::machine::{DeviceError, DeviceOp, DeviceRequest, LocalDevice, Span};
 use block::IoLimits;
 use multipath::{Identity, Outcome, Shown, Size};
@@ -73,18 +74,17 @@ pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
     })
 }
 
-impl HostEngine {
-    /// Whether a path of a volume leads to a device.
-    pub(crate) fn uses(&self, volume: u16, device: LocalDevice) -> bool {
-        let it = self.volumes.get(usize::from(volume));
-        let mut paths = it.into_iter().flat_map(|it| it.paths.iter());
-        paths.any(|path| path.kind.device() == Some(device))
+impl Volume {
+    /// Whether a path leads to a device.
+    pub(crate) fn uses(&self, device: LocalDevice) -> bool {
+        let mut devices = self.paths.iter().filter_map(|path| path.kind.device());
+        devices.any(|it| it == device)
     }
 
-    /// The device that a volume is, where nothing lies between: it has one path, which is live and
-    /// leads to a local device.
-    pub(crate) fn sole_device(&self, volume: u16) -> Option<LocalDevice> {
-        let mut paths = self.volumes[usize::from(volume)].paths.iter();
+    /// The device that it is, where nothing lies between: it has one path, which is live and leads
+    /// to a local device.
+    pub(super) fn sole_device(&self) -> Option<LocalDevice> {
+        let mut paths = self.paths.iter();
         let path = paths.next().filter(|path| path.is_live())?;
         match path.kind {
             PathKind::Device {
@@ -95,7 +95,9 @@ impl HostEngine {
             _ => None,
         }
     }
+}
 
+impl HostEngine {
     /// The devices that a volume's paths lead to have so many bytes now: a file or a disk became
     /// larger. The volume is as large when all its paths are.
     pub fn resize_device(&mut self, volume: u16, size: u64, now_ns: u64) {

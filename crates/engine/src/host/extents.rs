@@ -137,8 +137,8 @@ impl Volume {
 impl HostEngine {
     /// What can be asked for holes of a volume; `None`: nothing.
     pub(crate) fn witness(&self, volume: u16) -> Option<Witness> {
-        let device = self.sole_device(volume).map(Witness::Device);
         let it = &self.volumes[usize::from(volume)];
+        let device = it.sole_device().map(Witness::Device);
         device.or_else(|| it.lister().map(|_| Witness::Paths(volume)))
     }
 

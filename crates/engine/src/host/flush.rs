@@ -148,6 +148,14 @@ impl Volume {
         self.losses.fail_next(line);
         out.report(HostEvent::Loss(self.number, true));
     }
+
+    /// Paths, a bit for each, whose controllers are lost with acknowledged writes that were not
+    /// flushed: they may come back without them (T13).
+    pub(crate) fn lost_caches(&self) -> u64 {
+        let paths = self.paths.iter().map(|path| path.index);
+        let lost = paths.filter(|&at| self.is_in_doubt(at));
+        lost.fold(0, |all, at| all | 1 << at.0)
+    }
 }
 
 impl VolumeIo<'_> {
@@ -354,17 +362,6 @@ impl VolumeIo<'_> {
 }
 
 impl HostEngine {
-    /// Paths of a volume, a bit for each, whose controllers are lost with acknowledged writes that
-    /// were not flushed: they may come back without them (T13).
-    pub fn lost_caches(&self, volume: u16) -> u64 {
-        let it = self.volumes.get(usize::from(volume));
-        it.map_or(0, |it| {
-            let paths = it.paths.iter().map(|path| path.index);
-            let lost = paths.filter(|&at| it.is_in_doubt(at));
-            lost.fold(0, |all, at| all | 1 << at.0)
-        })
-    }
-
     /// What lost controllers of a leg may have had in their caches its mirror has noted, and gives
     /// it again: nobody waits for those controllers to flush it.
     pub fn forget_cache(&mut self, volume: u16, now_ns: u64) {
@@ -375,13 +372,6 @@ impl HostEngine {
             }
         }
         self.io(volume).fail_flushes(now_ns);
-    }
-
-    /// How often a volume has given up unflushed writes: a change that began before that and is not
-    /// done yet is not known to be whole (T13).
-    pub fn times_given_up(&self, volume: u16) -> u32 {
-        let it = self.volumes.get(usize::from(volume));
-        it.map_or(0, |it| it.losses.generation())
     }
 
     /// A flush has failed, and whoever asked for it has heard of that, or has gone before: then the

@@ -710,13 +710,6 @@ impl HostEngine {
         volume.map_or_else(HedgeStats::default, |volume| volume.hedged)
     }
 
-    /// Policies, paths or limits have changed.
-    pub(super) fn rouse_hedger(&mut self) {
-        if self.on.hedger.rouse() {
-            self.on.out.wake_by(0);
-        }
-    }
-
     /// Something has come over the network, and the core is awake: ends the reads that are done,
     /// and inspects the others if it is time.
     #[inline]

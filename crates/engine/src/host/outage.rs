@@ -23,10 +23,10 @@ use super::io::VolumeIo;
 use super::io_table::IoTable;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
+use super::report;
 use super::session::Sessions;
 use super::types::{HostEvent, NO_PATH, PathEvent};
 use super::volumes::Volume;
-use super::{HostEngine, report};
 use multipath::Outcome;
 use policy::PathIndex;
 
@@ -139,7 +139,7 @@ impl Volume {
     }
 
     /// When I/O of the volume is to fail, ns.
-    fn outage_timeout(&self) -> Option<u64> {
+    pub(super) fn outage_timeout(&self) -> Option<u64> {
         let patience_ns = self.recovery.fast_io_fail_ns;
         self.outage
             .timeout(patience_ns)
@@ -167,6 +167,16 @@ impl Volume {
         };
         let given_up = states().any(|state| state == AdminState::GivenUp);
         (given_up || self.is_leaving()) && states().all(is_gone)
+    }
+
+    /// Notes whether it has lost its last usable path, or has one again; once a turn.
+    #[inline]
+    pub(super) fn watch_outage(&mut self, is_closing: bool, out: &mut Outbox, now_ns: u64) {
+        let no_path = self.ready.is_some() && !self.head.is_usable();
+        let is_out = no_path && !self.is_served_elsewhere();
+        if is_out != self.outage.is_on() {
+            self.set_outage(is_out, is_closing, out, now_ns);
+        }
     }
 
     /// It has lost its last usable path, or has one again.
@@ -259,30 +269,6 @@ impl Sessions<'_> {
         self.on.out.report(HostEvent::Failed(it.number, line));
         self.on.out.publish(path.news(PathEvent::GivenUp));
         self.io().given_up(at, now_ns);
-    }
-}
-
-impl HostEngine {
-    /// Notes which volumes have lost their last usable path, or have one again; once a turn.
-    #[inline]
-    pub(super) fn watch_outages(&mut self, now_ns: u64) {
-        for it in &mut self.volumes {
-            let no_path = it.ready.is_some() && !it.head.is_usable();
-            let is_out = no_path && !it.is_served_elsewhere();
-            if is_out != it.outage.is_on() {
-                it.set_outage(
-                    is_out,
-                    self.on.shutdown.is_closing(),
-                    &mut self.on.out,
-                    now_ns,
-                );
-            }
-        }
-    }
-
-    /// When the first volume's I/O is to fail, ns.
-    pub(super) fn outages_timeout(&self) -> Option<u64> {
-        self.volumes.iter().filter_map(Volume::outage_timeout).min()
     }
 }
 

@@ -179,7 +179,12 @@ impl HostEngine {
                 });
             }
         }
-        self.fail_waits(now_ns);
+        for it in &mut self.volumes {
+            it.fail_held(&mut self.on.ios, now_ns);
+        }
+        for it in &mut self.volumes {
+            it.fail_waits(&mut self.on.ios, now_ns);
+        }
         self.each_path(|sessions, at| {
             sessions.io().fail_waiting(at, now_ns);
             let (path, on) = sessions.path(at);

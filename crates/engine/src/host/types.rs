@@ -340,7 +340,7 @@ pub struct VolumeInfo {
     /// log2 of the logical block size.
     pub block_shift: u8,
     /// Largest single I/O that reads or writes, bytes. What one command carries is less, and
-    /// changes with the paths: `HostEngine::limits`.
+    /// changes with the paths: `Volume::limits`.
     pub transfer_max: u32,
 }
 

@@ -11,7 +11,7 @@ use super::path::Path;
 use super::recovery::{HoldStats, Recovery};
 use super::types::{HostConfig, HostEvent, PathConfig, VolumeConfig, VolumeInfo};
 use super::wait::Waits;
-use super::{Shared, report};
+use super::{Shared, probation, report};
 use crate::limits::CHANGES_READY;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -55,7 +55,8 @@ impl LegRole {
     }
 }
 
-pub(super) struct Volume {
+/// A multipath volume on one core.
+pub struct Volume {
     /// Its place in the engine's table.
     pub(super) number: u16,
     pub(super) name: String,
@@ -208,6 +209,25 @@ pub(super) struct Ready {
 }
 
 impl Volume {
+    /// A volume with room for the paths of its configuration, and those.
+    pub(super) fn open(
+        number: u16,
+        mut config: VolumeConfig,
+        settings: &HostConfig,
+    ) -> (Self, Vec<(PathIndex, PathConfig)>) {
+        let numbers = config.numbers();
+        let numbers = numbers.unwrap_or_else(|| unreachable!("it was checked before"));
+        let paths = core::mem::take(&mut config.paths);
+        let paths: Vec<_> = numbers.into_iter().zip(paths).collect();
+        let health = &mut config.recovery.health;
+        *health = probation::limits(*health, settings.io_max, settings.scratch);
+        let mut it = Self::new(number, config, settings.io_max);
+        for (index, path) in &paths {
+            it.make_room(*index, path);
+        }
+        (it, paths)
+    }
+
     /// A volume without paths yet.
     pub(super) fn new(number: u16, config: VolumeConfig, io_max: u32) -> Self {
         let mut head = Head::new([], config.policy, config.knobs);

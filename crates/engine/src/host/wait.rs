@@ -240,14 +240,15 @@ impl Volume {
         waits.is_some()
     }
 
-    /// When the first wait of any I/O is over, ns.
-    fn waits_timeout(&self, ios: &IoTable) -> Option<u64> {
-        let times = [self.waits.timeout(ios), self.fence.timeout(ios)];
-        times.into_iter().flatten().min()
+    /// When the first wait of any I/O is over, or an outage has lasted for long enough, ns.
+    pub(super) fn timeout(&self, ios: &IoTable) -> Option<u64> {
+        let waits = [self.waits.timeout(ios), self.fence.timeout(ios)];
+        let times = waits.into_iter().chain([self.outage_timeout()]);
+        times.flatten().min()
     }
 
     /// Ends all held changes, not well: the engine stops.
-    fn fail_held(&mut self, ios: &mut IoTable, now_ns: u64) {
+    pub(super) fn fail_held(&mut self, ios: &mut IoTable, now_ns: u64) {
         for path in self.paths.indexes() {
             while let Some(index) = self.fence.abandon_held(ios, path) {
                 self.fail_wait(ios, index, now_ns);
@@ -519,15 +520,6 @@ impl VolumeIo<'_> {
 }
 
 impl HostEngine {
-    /// When the first wait of any I/O is over, ns.
-    pub(super) fn waits_timeout(&self) -> Option<u64> {
-        let times = self
-            .volumes
-            .iter()
-            .filter_map(|it| it.waits_timeout(&self.on.ios));
-        times.min().filter(|&at_ns| at_ns < u64::MAX)
-    }
-
     /// Ends the waits whose time is over.
     pub(super) fn waits_over(&mut self, now_ns: u64) {
         // One kind after the other, in all volumes.
@@ -540,16 +532,6 @@ impl HostEngine {
         self.each_path(|sessions, at| sessions.io().release_due(at, now_ns));
         for volume in (0..).take(self.volumes.len()) {
             self.io(volume).end_waits(now_ns);
-        }
-    }
-
-    /// Ends all waits, not well: the engine stops.
-    pub(super) fn fail_waits(&mut self, now_ns: u64) {
-        for it in &mut self.volumes {
-            it.fail_held(&mut self.on.ios, now_ns);
-        }
-        for it in &mut self.volumes {
-            it.fail_waits(&mut self.on.ios, now_ns);
         }
     }
 }

@@ -17,7 +17,7 @@ use super::settings::speed_of;
 use super::stack::stacked;
 use super::start;
 use super::table::{Entry, Task};
-use crate::host::{Hints, HostEngine, HostEvent, IoDone, IoOp, VolumeInfo};
+use crate::host::{Hints, HostEngine, HostEvent, IoDone, IoOp, Volume, VolumeInfo};
 use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
 use crate::machine::Span;
 use crate::scratch::Scratch;
@@ -543,7 +543,9 @@ impl MirrorDevice {
         // While the host has no room for what was given before, nothing waits for a time.
         let legs = self.legs.iter().filter(|_| !self.queue.lacks_room());
         let stalls = legs.filter_map(|leg| {
-            let answered_ns = host.answered_ns(leg.config.volume);
+            let answered_ns = host
+                .volume(leg.config.volume)
+                .map_or(0, Volume::answered_ns);
             leg.depth.stalls_at(interval_ns, answered_ns)
         });
         let stop = it.record.until_ns().filter(|_| self.is_stopping());

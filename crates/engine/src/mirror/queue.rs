@@ -2,7 +2,7 @@
 use super::device::{Context, MirrorDevice, Phase};
 use super::holes::Run;
 use super::table::{Entry, Task};
-use crate::host::{Io, IoDone, IoOp, NO_PATH, SubmitError};
+use crate::host::{Io, IoDone, IoOp, NO_PATH, SubmitError, Volume};
 use alloc::collections::VecDeque;
 use block::Issuer;
 use mirror::limits::LEGS_MAX;
@@ -101,7 +101,8 @@ impl MirrorDevice {
                     break;
                 }
                 let leg = &mut self.legs[at];
-                let answered_ns = cx.below.host.answered_ns(leg.config.volume);
+                let volume = cx.below.host.volume(leg.config.volume);
+                let answered_ns = volume.map_or(0, Volume::answered_ns);
                 let Some((entry, io)) = leg.depth.next(interval_ns, answered_ns, cx.now_ns) else {
                     break;
                 };

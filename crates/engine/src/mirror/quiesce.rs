@@ -66,7 +66,7 @@ impl MirrorDevice {
 
     /// Until when a leg may execute what its volume has failed without waiting for that.
     pub(super) fn late_until_ns(&self, at: usize, host: &HostEngine) -> Option<u64> {
-        let left_ns = host.left_ns(self.legs[at].config.volume)?;
+        let left_ns = host.volume(self.legs[at].config.volume)?.left_ns()?;
         Some(left_ns.saturating_add(self.config.leg_quiesce_ns))
     }
 

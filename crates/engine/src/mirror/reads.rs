@@ -15,7 +15,7 @@
 //! Writes, which all legs get, count as what is in flight there, and teach nothing.
 use super::leg_paths::LegPaths;
 use crate::devices::BackEnds;
-use crate::host::{HostEngine, Io};
+use crate::host::{HostEngine, Io, Volume};
 use crate::limits::MIRROR_IOS_MAX;
 use block::DeviceId;
 use mirror::Properties;
@@ -161,11 +161,14 @@ impl Reads {
 
     fn inspect_paths(&mut self, host: &HostEngine, slot: u8, volume: u16) {
         let selector = &mut self.selector;
-        self.leg_paths
-            .set_usable(slot, host.usable(volume), |number| {
+        self.leg_paths.set_usable(
+            slot,
+            host.volume(volume).map_or(0, Volume::usable),
+            |number| {
                 // Its measurements are outdated (T38).
                 selector.reset_path(PathIndex(number));
-            });
+            },
+        );
         if !self.leg_paths.is_split(slot) {
             return;
         }

@@ -8,7 +8,7 @@ use super::reads::for_mirror;
 use super::sizes::LegSize;
 use super::types::{LegOrder, LegReport, LegStatus, MirrorOrder, MirrorReport};
 use crate::devices::{BackEnds, BackEndsMut};
-use crate::host::HostEngine;
+use crate::host::{HostEngine, Volume};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -457,7 +457,8 @@ impl MirrorDevice {
             let (Some(slot), volume) = (leg.slot, leg.config.volume) else {
                 continue;
             };
-            let hangs = below.host.hangs(volume) && it.machine.may_read(slot);
+            let device = below.host.volume(volume);
+            let hangs = device.is_some_and(Volume::hangs) && it.machine.may_read(slot);
             if leg.watch.note_hang(hangs, now_ns) {
                 // The last one stays, and is looked at again.
                 it.machine.leg_lost(slot, now_ns);
@@ -468,7 +469,7 @@ impl MirrorDevice {
                 let given_up = below.ask().times_given_up(leg.device());
                 leg.watch.note_given_up(given_up);
             }
-            let lost = below.host.lost_caches(volume);
+            let lost = below.host.volume(volume).map_or(0, Volume::lost_caches);
             let is_news = leg.watch.note_lost_caches(lost);
             if lost == 0 {
                 continue;

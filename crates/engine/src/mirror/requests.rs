@@ -105,7 +105,7 @@ impl MirrorDevice {
         }
     }
 
-    /// See [`HostEngine::times_given_up`](crate::host::HostEngine::times_given_up).
+    /// See [`Volume::times_given_up`](crate::host::Volume::times_given_up).
     pub fn times_given_up(&self) -> u32 {
         match &self.phase {
             Phase::Running(it) => it.machine.times_given_up(),

@@ -569,7 +569,7 @@ impl MirrorDevice {
             let volume = leg.config.volume;
             cx.below.host.inherit(volume, unclean);
             leg.watch
-                .note_given_up(cx.below.host.times_given_up(volume));
+                .note_given_up(cx.below.ask().times_given_up(leg.device()));
         }
         // Nothing but records goes to a leg before what our own engine before had sent there is
         // over: an event that waited for it there would keep beats from it.

@@ -155,7 +155,10 @@ impl Host {
             for it in &legs {
                 let Some(volume) = it.volume else { continue };
                 let leg = usize::from(volume);
-                let usable = engine.host().usability(volume).0;
+                let usable = engine
+                    .host()
+                    .volume(volume)
+                    .is_some_and(|it| it.usability().0);
                 let in_sync = it.status == LegStatus::InSync;
                 let good = runs && usable && in_sync;
                 self.good[core].note(leg, good, !usable, world.now_ns);

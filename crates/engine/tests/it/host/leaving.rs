@@ -292,9 +292,9 @@ fn t13_what_leaves_a_leg_before_its_mirror_is_claimed_is_flushed_or_in_doubt() {
         let core = usize::from(cores) - 1;
         let owner = fleet.hosts[core].clone();
         for host in &fleet.hosts[..core] {
-            host.borrow_mut().set_leg_elsewhere(0);
+            host.borrow_mut().set_leg(0, false);
         }
-        owner.borrow_mut().set_leg(0);
+        owner.borrow_mut().set_leg(0, true);
         if !there {
             for node in fleet.nodes.clone() {
                 fleet.world.nodes[node].addresses[0] = Address::Refused;

@@ -178,7 +178,7 @@ fn t34_the_volume_is_as_strict_as_its_strictest_path() {
         it.subsystem.volatile_write_cache = true;
     });
     rig.ready();
-    let limits = rig.host.borrow().limits(0).unwrap();
+    let limits = rig.host.borrow().volume(0).unwrap().limits().unwrap();
     assert!(limits.volatile_cache);
     assert_eq!(limits.transfer_max, 16 << 10);
 }

@@ -1,6 +1,7 @@
 //! I/Os larger than what one command may carry, in virtual time: every byte, one end, order kept.
 
 use crate::common::*;
+use block::IoLimits;
 use engine::host::{Change, Hints, HostEvent, IoOp, PathKind, SubmitError};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl, TargetEngine};
 use engine::{DeviceOp, LocalDevice};
@@ -36,10 +37,15 @@ fn holds(rig: &Rig, offset: u64, length: u32, version: u64) -> bool {
     rig.disk.bytes.borrow()[offset as usize..][..length as usize] == want
 }
 
+/// What one command can do on every path.
+fn limits(rig: &Rig) -> IoLimits {
+    rig.host.borrow().volume(0).unwrap().limits().unwrap()
+}
+
 #[test]
 fn t34_a_large_write_and_read_are_cut_at_mdts_and_end_once() {
     let mut rig = rig(2, 17);
-    assert_eq!(rig.host.borrow().limits(0).unwrap().transfer_max, 128 << 10);
+    assert_eq!(limits(&rig).transfer_max, 128 << 10);
     executed(&rig);
     let it = io(IoOp::Write { fua: true }, 40960, MIB + 4096, 0);
     put(&mut rig, &it, 1);
@@ -95,7 +101,7 @@ fn write_zeroes_is_cut_at_65536_blocks_whatever_is_reported() {
         delay_ns: WIRE_NS,
     };
     rig.ready();
-    let limits = rig.host.borrow().limits(0).unwrap();
+    let limits = limits(&rig);
     assert_eq!(limits.write_zeroes_max, 65_536 << 9);
     let mut it = io(
         IoOp::WriteZeroes { deallocate: false },
@@ -303,7 +309,7 @@ fn t34_a_narrower_path_that_comes_later_joins_and_gets_only_what_it_carries() {
     rig.world.pass(MS);
     narrow_target(&mut rig, 13);
     assert!(rig.run(SECOND - 200 * MS, |events, _| returned(events) == 1));
-    assert_eq!(rig.host.borrow().limits(0).unwrap().transfer_max, 8192);
+    assert_eq!(limits(&rig).transfer_max, 8192);
     rig.world.nodes[HOST].addresses[0] = Address::Refused;
     rig.world.cut(HOST, 0);
     assert!(rig.run(60 * SECOND, |_, done| done.len() == ios.len()));

@@ -51,7 +51,11 @@ fn a_volume_none_of_whose_paths_can_be_used_is_refused_and_leaves_no_trace() {
         // The number is free: it is the next one's, which has one usable path.
         let paths = vec![tcp_path(2), tcp_path(0)];
         assert_eq!(fleet.change(more(paths)).unwrap().volume, 1);
-        let usable = |host: &Rc<RefCell<HostCore>>| host.borrow().limits(1).is_some();
+        let usable = |host: &Rc<RefCell<HostCore>>| {
+            host.borrow()
+                .volume(1)
+                .is_some_and(|it| it.limits().is_some())
+        };
         assert!(fleet.hosts.iter().all(usable));
     }
 }
@@ -63,7 +67,11 @@ fn a_new_volume_is_answered_for_when_every_core_can_use_it() {
         assert_eq!(fleet.change(more(vec![tcp_path(1)])).unwrap().volume, 1);
         for host in &fleet.hosts {
             assert_eq!(host.borrow().path_state(1, P0), PathState::Live);
-            assert!(host.borrow().limits(1).is_some());
+            assert!(
+                host.borrow()
+                    .volume(1)
+                    .is_some_and(|it| it.limits().is_some())
+            );
         }
         fleet.change(Change::RemoveVolume(1)).unwrap();
         assert!(

@@ -58,12 +58,18 @@ fn second_engine_of_one_controller_number_is_refused() {
     let lines = refusals(&rig);
     assert!(lines[0].contains("controller"), "{lines:?}");
     write_and_read(&mut rig);
-    assert_eq!(rig.guest.borrow().usable(0), 1, "the first path alone");
+    assert_eq!(
+        rig.guest.borrow().volume(0).unwrap().usable(),
+        1,
+        "the first path alone"
+    );
 }
 
 #[test]
 fn second_engine_of_another_controller_number_is_used() {
     let mut rig = rig(2);
-    rig.until(60 * SECOND, |rig| rig.guest.borrow().usable(0) == 3);
+    rig.until(60 * SECOND, |rig| {
+        rig.guest.borrow().volume(0).unwrap().usable() == 3
+    });
     write_and_read(&mut rig);
 }

@@ -16,7 +16,7 @@ fn write(slot: u64) -> Io {
 
 /// Whether the host may use its path, by the path's ANA state.
 fn is_accessible(rig: &Rig) -> bool {
-    rig.guest.borrow().usability(0).0
+    rig.guest.borrow().volume(0).unwrap().usability().0
 }
 
 /// Commands wait as long as the device lets them, their connection lives on with its keep-alive,

@@ -211,7 +211,7 @@ fn t12_write_that_only_waits_is_aborted() {
         rig.pass(10 * MS);
         rig.slow(0);
         rig.submit(&write(0, BLOCK), 2);
-        let is_lost = |rig: &Rig| !rig.guest.borrow().usability(0).0;
+        let is_lost = |rig: &Rig| !rig.guest.borrow().volume(0).unwrap().usability().0;
         assert!(!rig.run(4 * SECOND + 500 * MS, is_lost), "{io_max}");
         let stats = rig.core.borrow().port_stats(EXPORTS_MAX).unwrap();
         assert!(stats.errors > 0, "{stats:?}");
