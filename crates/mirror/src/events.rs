@@ -29,7 +29,7 @@ pub struct New {
     /// When, seconds of Unix time.
     pub created_s: u64,
     /// Heartbeat interval of its owner, ms.
-    pub beat_interval_ms: u32,
+    pub heartbeat_interval_ms: u32,
 }
 
 /// A leg of a new mirror.
@@ -83,7 +83,7 @@ impl Superblock {
             properties: new.properties,
             owner: None,
             previous_run: Id::default(),
-            beat_interval_ms: new.beat_interval_ms,
+            heartbeat_interval_ms: new.heartbeat_interval_ms,
             legs: entries,
             confirmed: 0,
             mark: 1,

@@ -205,7 +205,7 @@ impl Ownership {
         let passed_s = (now_ns - self.owned_ns) / 1_000_000_000;
         let left_ms = self.leases.left_ms(now_ns);
         Owner {
-            beat_s: self.owner.since_s + passed_s,
+            heartbeat_s: self.owner.since_s + passed_s,
             bound_ms: self.owner.bound_ms.max(left_ms),
             ..self.owner
         }

@@ -113,7 +113,7 @@ pub struct Owner {
     pub since_s: u64,
     /// When it wrote its last heartbeat, seconds of Unix time by its clock, for users. Other hosts
     /// watch whether the sequence rises.
-    pub beat_s: u64,
+    pub heartbeat_s: u64,
     /// After the end of its lease, its legs may execute earlier requests for so long (T9), ms; 0:
     /// not known.
     pub bound_ms: u32,
@@ -184,7 +184,7 @@ pub struct Superblock {
     /// Run of the owner before that one; without an owner, of the last one. None: not known.
     pub previous_run: Id,
     /// Heartbeat interval of the owner, ms.
-    pub beat_interval_ms: u32,
+    pub heartbeat_interval_ms: u32,
     /// All legs, by number.
     pub legs: [Option<LegEntry>; LEGS_MAX],
     /// Both copies of each other leg in sync had this `mark` or a higher one when this was written;
@@ -305,7 +305,7 @@ impl Superblock {
             (DATA_OFFSET, self.place.data_offset),
             (BITMAP_OFFSET, self.place.bitmap_offset),
             (CREATED, self.created_s),
-            (BEAT_INTERVAL, self.beat_interval_ms.into()),
+            (BEAT_INTERVAL, self.heartbeat_interval_ms.into()),
             (CONFIRMED, self.confirmed),
             (MARK, self.mark),
             (CUT_AT, self.cut_at),
@@ -421,7 +421,7 @@ fn encode_owner(owner: &Owner, block: &mut [u8]) {
     OWNER_RUN.of_mut(block).copy_from_slice(&owner.run.0);
     OWNER_HOST.of_mut(block).copy_from_slice(&owner.host.0);
     OWNER_SINCE.set(block, owner.since_s);
-    OWNER_BEAT.set(block, owner.beat_s);
+    OWNER_BEAT.set(block, owner.heartbeat_s);
     OWNER_BOUND.set(block, owner.bound_ms.into());
     owner.label.encode(OWNER_LABEL.of_mut(block));
 }
@@ -482,7 +482,7 @@ fn fields(block: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, ParseError> {
         properties: Properties::parse(PROPERTIES.of(block)).map_err(text("properties"))?,
         owner: parse_owner(block)?,
         previous_run: PREVIOUS_RUN.id(block),
-        beat_interval_ms: BEAT_INTERVAL.number(block) as u32,
+        heartbeat_interval_ms: BEAT_INTERVAL.number(block) as u32,
         legs,
         confirmed: CONFIRMED.number(block),
         mark: MARK.number(block),
@@ -519,7 +519,7 @@ fn parse_owner(block: &[u8]) -> Result<Option<Owner>, ParseError> {
         host: OWNER_HOST.id(block),
         label,
         since_s: OWNER_SINCE.number(block),
-        beat_s: OWNER_BEAT.number(block),
+        heartbeat_s: OWNER_BEAT.number(block),
         bound_ms: OWNER_BOUND.number(block) as u32,
     };
     Ok((!run.is_none()).then_some(owner))

@@ -56,6 +56,6 @@ fn owner_on(path: &Path) -> Option<String> {
         owner.label,
         superblock.name,
         owner.host,
-        format_utc(owner.beat_s)
+        format_utc(owner.heartbeat_s)
     ))
 }

@@ -60,7 +60,7 @@ pub fn begin(choice: u8) -> Legs {
             region_shift: 20,
         },
         created_s: 1,
-        beat_interval_ms: 5000,
+        heartbeat_interval_ms: 5000,
     };
     let leg = |slot| NewLeg {
         id: Id([slot + 10; 16]),

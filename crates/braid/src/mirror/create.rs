@@ -91,7 +91,7 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
     }
     let properties = properties(&args.policy, args.legs.len())?;
     let region_shift = args.region.as_deref().map(region_shift).transpose()?;
-    let beat_interval_ms = beat_interval_ms(&args.beat_interval)?;
+    let heartbeat_interval_ms = heartbeat_interval_ms(&args.beat_interval)?;
     let legs = open(&args.legs, &Access::for_legs(&args.access, &args.legs)?)?;
     for (uri, leg) in args.legs.iter().zip(&legs) {
         let free = match args.force {
@@ -116,7 +116,7 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
         properties,
         geometry,
         created_s: now.map_or(0, |now| now.as_secs()),
-        beat_interval_ms,
+        heartbeat_interval_ms,
     };
     let entry = |uri: &PathUri| NewLeg {
         id: draw_id(),
@@ -435,7 +435,7 @@ pub(super) fn name(text: &str) -> anyhow::Result<Name> {
     Ok(name)
 }
 
-fn beat_interval_ms(text: &str) -> anyhow::Result<u32> {
+fn heartbeat_interval_ms(text: &str) -> anyhow::Result<u32> {
     let wrong = |why: &str| Usage::error(format!("--beat-interval {text}: {why}"));
     let ns = parse_duration(text).map_err(|error| wrong(&error.to_string()))?;
     let ms = ns / 1_000_000;

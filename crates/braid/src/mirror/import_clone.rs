@@ -243,7 +243,7 @@ fn identified(
         properties: it.properties,
         geometry: it.geometry,
         created_s: now.map_or(0, |now| now.as_secs()),
-        beat_interval_ms: it.beat_interval_ms,
+        heartbeat_interval_ms: it.heartbeat_interval_ms,
     };
     let entries = order.iter().map(|&at| NewLeg {
         id: draw_id(),
@@ -310,7 +310,7 @@ mod tests {
                 region_shift: 20,
             },
             created_s,
-            beat_interval_ms: 5000,
+            heartbeat_interval_ms: 5000,
         };
         let leg = NewLeg {
             id: Id([id; 16]),

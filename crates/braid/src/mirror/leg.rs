@@ -268,7 +268,7 @@ impl Leg {
         let Some(owner) = first.superblock.owner else {
             return Ok(());
         };
-        let interval = Duration::from_nanos(heartbeat_ns(first.superblock.beat_interval_ms));
+        let interval = Duration::from_nanos(heartbeat_ns(first.superblock.heartbeat_interval_ms));
         let until = Instant::now() + 3 * interval;
         while Instant::now() < until {
             std::thread::sleep(interval / 4);

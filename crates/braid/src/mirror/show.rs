@@ -180,8 +180,8 @@ fn owner(it: &Superblock) -> String {
             owner.run,
             owner.host,
             format_utc(owner.since_s),
-            format_utc(owner.beat_s),
-            it.beat_interval_ms
+            format_utc(owner.heartbeat_s),
+            it.heartbeat_interval_ms
         )
     })
 }
@@ -402,7 +402,7 @@ fn one_json(it: &Examined) -> Value {
             "host": owner.host.to_string(),
             "label": owner.label.as_str(),
             "since_s": owner.since_s,
-            "beat_s": owner.beat_s,
+            "beat_s": owner.heartbeat_s,
         })
     });
     let (other, other_error) = match chosen.other {
@@ -423,7 +423,7 @@ fn one_json(it: &Examined) -> Value {
         "other_sequence": other,
         "other_error": other_error,
         "owner": owner,
-        "beat_interval_ms": superblock.beat_interval_ms,
+        "beat_interval_ms": superblock.heartbeat_interval_ms,
         "confirmed": superblock.confirmed,
         "mark": superblock.mark,
         "cut_at": superblock.cut_at,

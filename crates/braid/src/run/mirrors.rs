@@ -236,7 +236,7 @@ fn owner(identity: &HostIdentity) -> Owner {
             std::process::id()
         )),
         since_s: now_s,
-        beat_s: now_s,
+        heartbeat_s: now_s,
         bound_ms: 0,
     }
 }

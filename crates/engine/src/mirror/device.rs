@@ -128,11 +128,11 @@ impl MirrorDevice {
         let refused = || self.refusal.line.clone().map(MirrorState::Refused);
         match &self.phase {
             Phase::Running(it) => match &it.health {
-                Health::Unreported => refused().unwrap_or(MirrorState::Gathering),
+                Health::Unreported => refused().unwrap_or(MirrorState::Assembling),
                 Health::Good => MirrorState::Running,
                 Health::Failed(why) => MirrorState::Failed(why.clone()),
             },
-            Phase::Starting(_) => refused().unwrap_or(MirrorState::Gathering),
+            Phase::Starting(_) => refused().unwrap_or(MirrorState::Assembling),
             Phase::Over(_) => MirrorState::Stopped,
         }
     }
@@ -243,7 +243,7 @@ impl MirrorDevice {
     /// The heartbeat interval, ns.
     pub fn heartbeat_interval_ns(&self) -> u64 {
         match &self.phase {
-            Phase::Running(it) => heartbeat_ns(it.machine.superblock().beat_interval_ms),
+            Phase::Running(it) => heartbeat_ns(it.machine.superblock().heartbeat_interval_ms),
             _ => heartbeat_ns(0),
         }
     }

@@ -432,7 +432,7 @@ impl MirrorDevice {
         let machine = &mut self.expect_running().machine;
         let block = machine.encode_superblock(ticket.leg, copy, cx.crc32c);
         cx.memory.bytes_mut(span).copy_from_slice(&block);
-        // A beat is what keeps a leg, and waits for nothing: what could come late over it has a
+        // A heartbeat keeps the leg ours, and waits for nothing: a late write over it has a
         // lower sequence (`heartbeat`).
         let hints = Hints {
             past_gate: ticket.is_heartbeat(),

@@ -75,8 +75,8 @@ pub fn other_mirror(name: &str, legs: &Superblock, known: Id) -> String {
 }
 
 /// Why a leg gets no I/O though it takes part.
-pub const LAPSED: &str = "no beat has ended there for two intervals: nothing is read or written \
-                          there before two have";
+pub const LAPSED: &str = "no heartbeat has ended there for two intervals: nothing is read or \
+                          written there before two have";
 
 /// Why a leg can't return, and what to do.
 pub fn unfit(why: &Unfit) -> String {

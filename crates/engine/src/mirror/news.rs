@@ -183,14 +183,14 @@ impl MirrorDevice {
     /// Fences a leg that another host may take over: its requests are withdrawn.
     fn fence_leg(&mut self, slot: u8, cx: &mut Context<'_>) -> String {
         let Some((at, ..)) = self.at(slot) else {
-            return format!("leg {slot}: its beats don't end");
+            return format!("leg {slot}: its heartbeats don't end");
         };
-        let why = "its owner's beats don't end there: another host may take it over";
+        let why = "its owner's heartbeats don't end there: another host may take it over";
         let leg = &mut self.legs[at];
         leg.watch.is_fenced = true;
         cx.below.host.cut(leg.config.volume, why, cx.now_ns);
         format!(
-            "leg {slot} ({}): no beat has ended there for two intervals; nothing is read or \
+            "leg {slot} ({}): no heartbeat has ended there for two intervals; nothing is read or \
              written there before its record was read again",
             leg.config.name
         )
@@ -205,7 +205,7 @@ impl MirrorDevice {
         cx.below.host.uncut(leg.config.volume);
         let name = &leg.config.name;
         Some(format!(
-            "leg {slot} ({name}): beats end there again, and it is still ours"
+            "leg {slot} ({name}): heartbeats end there again, and it is still ours"
         ))
     }
 

@@ -25,7 +25,7 @@ pub(super) fn superblock(labels: &[Label]) -> Superblock {
         properties: Properties::default(),
         geometry,
         created_s: 0,
-        beat_interval_ms: 1000,
+        heartbeat_interval_ms: 1000,
     };
     let leg = |(slot, label): (u8, &Label)| NewLeg {
         id: Id([2 + slot; 16]),

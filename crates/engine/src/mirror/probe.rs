@@ -212,7 +212,7 @@ impl MirrorDevice {
                 at: span.at + u64::from(copy) * u64::from(BLOCK),
                 len: BLOCK,
             };
-            // A beat that is read again is what lets the leg go on when it can be reached.
+            // The read of a heartbeat unfences the leg as soon as it can be reached.
             let past_cut = matches!(purpose, Purpose::Machine(ticket) if ticket.is_heartbeat());
             // A spare is not needed for sure: it is not tried for long.
             let elsewhere = matches!(purpose, Purpose::Machine(ticket) if ticket.is_of_spare());
@@ -265,7 +265,7 @@ impl MirrorDevice {
         };
         let leg_bytes = self.legs[at].info.map_or(0, |info| info.bytes);
         let chosen = read_copies([bytes(0), bytes(1)], cx.crc32c);
-        // A beat asks whose it is: of the last leg the rest is there, wherever it was cut (T45).
+        // A heartbeat reads the owner: the last leg in sync stays, wherever it was cut (T45).
         let chosen = match probe.purpose {
             Purpose::Machine(ticket) if ticket.is_heartbeat() => chosen,
             _ => chosen.and_then(|it| it.on_leg_of(leg_bytes)),
@@ -316,7 +316,7 @@ impl MirrorDevice {
                     acquire.handle_superblocks(index, found);
                 }
             }
-            // A beat may be all that goes to its legs.
+            // Heartbeats may be all I/O on its legs.
             Purpose::Machine(_)
                 if found == Err(Outcome::Stopped) && cx.below.host.is_stopping() =>
             {

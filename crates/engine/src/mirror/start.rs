@@ -464,7 +464,7 @@ impl MirrorDevice {
                 }
             }
             AcquireOutput::Slow => {
-                let why = "its legs take longer to answer than its beat interval: other hosts \
+                let why = "its legs take longer to answer than its heartbeat interval: other hosts \
                            can't tell who has it (make mirrors of such legs with a longer one)";
                 self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, cx);
             }
@@ -572,7 +572,7 @@ impl MirrorDevice {
                 .note_given_up(cx.below.ask().times_given_up(leg.device()));
         }
         // Nothing but records goes to a leg before what our own engine before had sent there is
-        // over: an event that waited for it there would keep beats from it.
+        // over: a superblock that waited for it there would keep heartbeats from it.
         let gates = legs.iter().filter_map(|&at| {
             let volume = self.legs[usize::from(at)].config.volume;
             cx.below.host.hold_stats(volume).gate_until_ns

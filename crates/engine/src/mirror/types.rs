@@ -219,7 +219,7 @@ pub enum Pending {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MirrorState {
     /// It waits for its legs, or their owner record is being written.
-    Gathering,
+    Assembling,
     /// It does not start: why, in a line.
     Refused(String),
     /// It serves.
@@ -399,11 +399,11 @@ pub struct MirrorReport {
     pub speed: Speed,
     /// The same.
     pub rate: Option<u64>,
-    /// It is being claimed, and the owner's record waits until then for what this host's engine
-    /// before this one had sent (T9), ns.
+    /// It is being acquired, and the owner's record waits until then for writes of this host's
+    /// previous engine (T9), ns.
     pub gate_until_ns: Option<u64>,
-    /// It is being claimed: who has or had it, while it is looked whether that one still beats, and
-    /// how long that takes in all, ns.
+    /// It is being acquired: its owner before, while that one's heartbeats are watched for, and how
+    /// long that takes in all, ns.
     pub watched: Option<(Label, u64)>,
     /// Changes wait until then, as the owner before did not release the mirror (T9), ns.
     pub held_until_ns: Option<u64>,

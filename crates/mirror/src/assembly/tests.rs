@@ -27,7 +27,7 @@ pub(crate) fn legs(count: u8) -> Vec<Superblock> {
             region_shift: 20,
         },
         created_s: 1,
-        beat_interval_ms: 5000,
+        heartbeat_interval_ms: 5000,
     };
     let leg = |slot: u8| NewLeg {
         id: Id([slot + 10; 16]),

@@ -39,7 +39,7 @@ impl Mirror {
     pub(super) fn begin_leases(&mut self, terms: Terms) {
         let in_sync = self.legs.in_sync();
         let is_shared = terms.written_ns.is_some() && !has(Bug::NoLease);
-        let interval_ns = match (self.state.beat_interval_ms, is_shared) {
+        let interval_ns = match (self.state.heartbeat_interval_ms, is_shared) {
             (0, false) => u64::MAX,
             (ms, _) => heartbeat_ns(ms),
         };

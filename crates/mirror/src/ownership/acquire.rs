@@ -194,7 +194,7 @@ impl Acquire {
     /// Begins to make the mirror of these legs `owner`'s.
     pub fn new(owner: Owner, given: &[Result<Chosen, NoLeg>], reach: Reach) -> Self {
         let legs = || given.iter().flatten().map(|it| it.superblock);
-        let interval_ms = legs().map(|it| it.beat_interval_ms).max().unwrap_or(0);
+        let interval_ms = legs().map(|it| it.heartbeat_interval_ms).max().unwrap_or(0);
         Self {
             owner,
             given: given.to_vec(),

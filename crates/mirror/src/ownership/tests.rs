@@ -11,7 +11,7 @@ fn owner() -> Owner {
         host: Id([2; 16]),
         label: Label::cut("a host"),
         since_s: 100,
-        beat_s: 0,
+        heartbeat_s: 0,
         bound_ms: 0,
     }
 }
@@ -113,7 +113,7 @@ fn t09_the_record_has_the_longest_bound_and_the_time_since_the_start() {
     it.leases.begin(terms, u64::MAX, legs, 5000 * MS);
     let bound = |at_ms: u64| it.owner_at(at_ms * MS).bound_ms;
     assert_eq!((bound(8999), bound(9000)), (40, 7));
-    assert_eq!(it.owner_at(8000 * MS).beat_s, 103);
+    assert_eq!(it.owner_at(8000 * MS).heartbeat_s, 103);
 }
 
 const fn leg(known: Known, reading: Reading) -> LegRead {

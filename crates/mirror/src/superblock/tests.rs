@@ -69,7 +69,7 @@ impl Draw {
             host: Id([8; 16]),
             label: Label::cut("host-1, process 77"),
             since_s: self.below(1 << 30),
-            beat_s: self.below(1 << 30),
+            heartbeat_s: self.below(1 << 30),
             bound_ms: 20_000,
         }
     }
@@ -119,7 +119,7 @@ pub fn superblock(seed: u64) -> Superblock {
         properties,
         owner: (draw.below(2) == 0).then(|| draw.owner()),
         previous_run: Id([9; 16]),
-        beat_interval_ms: draw.below(1 << 20) as u32,
+        heartbeat_interval_ms: draw.below(1 << 20) as u32,
         legs,
         confirmed: draw.below(1 << 30),
         mark: draw.below(1 << 30),

@@ -107,7 +107,7 @@ impl Service {
             MirrorState::Refused(why) | MirrorState::Failed(why) => {
                 Err(ControlError::refused(format!("{name} does not start: {why}")).into())
             }
-            MirrorState::Gathering | MirrorState::Stopped => {
+            MirrorState::Assembling | MirrorState::Stopped => {
                 let why = ControlError::refused(format!(
                     "{name} has not started yet, and starts when its legs answer (braid stat \
                      shows why it waits); braid mirror stop ends that"
@@ -153,7 +153,7 @@ impl Service {
                 let named = format!("{}: ", of.name);
                 Err(why.strip_prefix(&named).unwrap_or(&why).to_owned())
             }
-            MirrorState::Gathering | MirrorState::Stopped => Err(format!(
+            MirrorState::Assembling | MirrorState::Stopped => Err(format!(
                 "it has not started within {} s: the engine's log says which legs it waits for",
                 WAIT.as_secs()
             )),
@@ -171,7 +171,7 @@ impl Service {
         // Its core hears the order before it is asked: one that is stopped then was not begun.
         self.wait_for(volume, WAIT, |it| {
             (became, why) = (it.state.clone(), it.not_begun.clone());
-            became != MirrorState::Gathering
+            became != MirrorState::Assembling
         });
         match became {
             MirrorState::Stopped => Err(why.unwrap_or_else(|| "it was stopped meanwhile".into())),

@@ -71,17 +71,17 @@ impl Report<'_> {
         let gate_ns = it.gate_until_ns.map(left_ns).filter(|left| *left > 0);
         match &it.state {
             MirrorState::Running => None,
-            MirrorState::Gathering if let Some(left_ns) = gate_ns => Some(format!(
+            MirrorState::Assembling if let Some(left_ns) = gate_ns => Some(format!(
                 "its owner's record waits {} s more: the engine before this one did not stop in \
                  order, and what it had sent to the legs may be executed as late as that",
                 left_ns.div_ceil(1_000_000_000)
             )),
-            MirrorState::Gathering if let Some((owner, whole_ns)) = &it.watched => Some(format!(
+            MirrorState::Assembling if let Some((owner, whole_ns)) = &it.watched => Some(format!(
                 "it waits to see whether {owner}, who has it by what its legs say, still beats: \
                  {:.1} s in all",
                 *whole_ns as f64 / 1e9
             )),
-            MirrorState::Gathering => Some("it waits for its legs".into()),
+            MirrorState::Assembling => Some("it waits for its legs".into()),
             MirrorState::Stopped => Some("it was stopped".into()),
             MirrorState::Refused(why) | MirrorState::Failed(why) => Some(why.clone()),
         }
@@ -226,7 +226,7 @@ impl Report<'_> {
 /// How far a mirror is, in a word.
 fn phase(state: &MirrorState) -> &'static str {
     match state {
-        MirrorState::Gathering => "gathering",
+        MirrorState::Assembling => "gathering",
         MirrorState::Refused(_) => "refused",
         MirrorState::Running => "running",
         MirrorState::Stopped => "stopped",

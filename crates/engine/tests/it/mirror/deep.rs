@@ -36,7 +36,7 @@ fn ended_on_slow_legs(request: impl Fn(u64) -> Io) -> u64 {
         }
     }
     assert_eq!(rig.statuses(), [LegStatus::InSync; 2], "{:?}", rig.lines());
-    let lapsed = |line: &String| line.contains("no beat");
+    let lapsed = |line: &String| line.contains("no heartbeat");
     assert!(!rig.lines().iter().any(lapsed), "{:?}", rig.lines());
     ended
 }
@@ -77,7 +77,7 @@ fn t54_beats_go_before_data_that_has_no_room() {
     rig.until(120 * SECOND, |rig| rig.done.len() == 256);
     assert!(rig.done.iter().all(|done| done.outcome == Outcome::Done));
     assert_eq!(rig.statuses(), [LegStatus::InSync; 2], "{:?}", rig.lines());
-    let lapsed = |line: &String| line.contains("no beat");
+    let lapsed = |line: &String| line.contains("no heartbeat");
     assert!(!rig.lines().iter().any(lapsed), "{:?}", rig.lines());
 }
 

@@ -45,7 +45,7 @@ fn taken_over(disks: &[Disk]) -> Id {
             host: run,
             label: Label::cut("another host"),
             since_s: 1,
-            beat_s: 1,
+            heartbeat_s: 1,
             bound_ms: 0,
         }),
     );

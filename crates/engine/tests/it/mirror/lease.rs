@@ -90,7 +90,7 @@ fn left(disks: &[Disk], bound_ms: u32) {
         host: Id([0x99; 16]),
         label: Label::cut("somebody else"),
         since_s: 1,
-        beat_s: 1,
+        heartbeat_s: 1,
         bound_ms,
     };
     said_of(disks, Some(owner));
@@ -107,7 +107,7 @@ fn t48_what_waits_for_a_lease_goes_on_when_the_legs_can_be_reached_again() {
         (0..2).for_each(|leg| part(&mut rig, leg));
         let lapsed = |rig: &Rig| {
             let lines = rig.lines();
-            let lapsed = |line: &&String| line.contains("no beat has ended");
+            let lapsed = |line: &&String| line.contains("no heartbeat has ended");
             lines.iter().filter(lapsed).count() == 2
         };
         let began_ns = rig.world.now_ns;
@@ -302,7 +302,7 @@ fn t09_after_a_kill_a_mirror_is_read_in_the_time_of_its_claim_and_changed_when_t
     // Nothing that waited at the gate kept beats from the legs.
     let lines = rig.lines();
     assert!(
-        !lines.iter().any(|it| it.contains("no beat has ended")),
+        !lines.iter().any(|it| it.contains("no heartbeat has ended")),
         "{lines:?}"
     );
     rig.done.clear();

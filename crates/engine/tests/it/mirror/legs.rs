@@ -57,7 +57,7 @@ fn leg_whose_superblocks_are_read_slowly_returns() {
     for later in 0..4 {
         let disks = made(2, true);
         say(&disks, |it| Superblock {
-            beat_interval_ms: 1000,
+            heartbeat_interval_ms: 1000,
             ..it
         });
         let mut rig = Rig::with_last_leg(&disks, &[1], 0);

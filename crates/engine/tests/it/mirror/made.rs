@@ -38,7 +38,7 @@ pub fn legs(count: u8, in_sync: bool, properties: Properties) -> Option<Vec<Vec<
         properties,
         geometry,
         created_s: 0,
-        beat_interval_ms: 5000,
+        heartbeat_interval_ms: 5000,
     };
     let leg = |slot: u8| NewLeg {
         id: leg_id(slot),
@@ -123,7 +123,7 @@ pub fn mirror(count: u16, lineage: u64) -> MirrorConfig {
             host: Id([0x66; 16]),
             label: Label::cut("a test"),
             since_s: 1,
-            beat_s: 1,
+            heartbeat_s: 1,
             bound_ms: 0,
         },
         shared: false,

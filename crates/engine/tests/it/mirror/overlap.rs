@@ -2,7 +2,10 @@
 use super::common::{MS, SECOND};
 use super::rig::{BLOCK, Rig, data, io, made};
 use engine::host::IoOp;
+use engine::limits::MIRROR_IOS_MAX;
+use engine::machine::DeviceError;
 use engine::mirror::LegStatus;
+use std::thread;
 
 /// Blocks that all of them write.
 const SHARED: u64 = 4;
@@ -54,4 +57,30 @@ fn t46_writes_that_overlap_reach_all_legs_in_one_order_whoever_sends_them() {
     assert_eq!(rig.statuses(), [LegStatus::InSync; 3]);
     rig.stop();
     assert!(data(&disks[0]) == data(&disks[1]) && data(&disks[0]) == data(&disks[2]));
+}
+
+/// The end of each write begins the next one, by a loop and not inside of the call that has ended
+/// it: a small stack is enough for as many as a mirror has, also if all fail at once (T53).
+#[test]
+fn overlapping_writes_end_on_a_small_stack() {
+    let all = || {
+        let disks = made(2, true);
+        let mut rig = Rig::ready(&disks);
+        for error in [None, Some(DeviceError::Os(5))] {
+            (0..2).for_each(|leg| rig.disk(leg).error = error);
+            rig.done.clear();
+            for cookie in 0..MIRROR_IOS_MAX as u64 {
+                let mut it = io(IoOp::Write { fua: false }, 0);
+                it.cookie = cookie;
+                rig.submit(&it);
+            }
+            rig.until(60 * SECOND, |rig| rig.done.len() == MIRROR_IOS_MAX);
+            let well = rig.done.iter().filter(|done| done.outcome.is_done());
+            assert_eq!(well.count() == MIRROR_IOS_MAX, error.is_none());
+            let cookies = rig.done.iter().map(|done| done.cookie);
+            assert!(cookies.eq(0..MIRROR_IOS_MAX as u64), "in order (T46)");
+        }
+    };
+    let small = thread::Builder::new().stack_size(512 << 10);
+    small.spawn(all).unwrap().join().unwrap();
 }

@@ -187,7 +187,7 @@ pub(super) fn owned_by(disks: &[Disk], host: u8) {
         host: Id([host; 16]),
         label: Label::cut("somebody else"),
         since_s: 1,
-        beat_s: 1,
+        heartbeat_s: 1,
         bound_ms: 0,
     };
     said_of(disks, Some(owner));
@@ -342,7 +342,7 @@ fn t45_a_leg_is_not_given_up_while_its_mirror_is_being_claimed() {
     gone_on_alone(&disks);
     let mut rig = shared(&disks);
     rig.run(SECOND, |_| false);
-    assert_eq!(rig.report().state, MirrorState::Gathering);
+    assert_eq!(rig.report().state, MirrorState::Assembling);
     rig.order(MirrorOrder::Assemble(Wishes {
         without: false,
         discard: Some(0),

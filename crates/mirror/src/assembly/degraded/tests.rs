@@ -21,7 +21,7 @@ fn owner(run: u8) -> Owner {
         host: Id([5; 16]),
         label: Label::default(),
         since_s: 1,
-        beat_s: 1,
+        heartbeat_s: 1,
         bound_ms: 0,
     }
 }

@@ -356,7 +356,7 @@ impl World {
                 host: Id([host as u8 + 1; 16]),
                 label: Label::default(),
                 since_s: 1,
-                beat_s: 1,
+                heartbeat_s: 1,
                 bound_ms: 0,
             },
             present: present.to_vec(),

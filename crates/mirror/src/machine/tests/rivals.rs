@@ -105,7 +105,7 @@ impl Rivals {
                     host: Id([number + 1; 16]),
                     label: Label::default(),
                     since_s: 0,
-                    beat_s: 0,
+                    heartbeat_s: 0,
                     bound_ms: 0,
                 },
                 begins_ns: u64::from(number) * (2 * INTERVAL + seed.below(80) * STEP),

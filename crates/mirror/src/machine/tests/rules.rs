@@ -28,7 +28,7 @@ pub fn owner() -> Owner {
         host: Id([6; 16]),
         label: Label::default(),
         since_s: 0,
-        beat_s: 0,
+        heartbeat_s: 0,
         bound_ms: 0,
     }
 }

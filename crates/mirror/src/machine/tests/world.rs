@@ -197,7 +197,7 @@ impl World {
             host: Id([9; 16]),
             label: Label::default(),
             since_s: 0,
-            beat_s: 0,
+            heartbeat_s: 0,
             bound_ms: 0,
         };
         self.own(present, &given, owner, assembly.next.sequence + 1);

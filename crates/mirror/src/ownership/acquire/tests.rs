@@ -12,7 +12,7 @@ fn owner(run: u8) -> Owner {
         host: Id([run; 16]),
         label: Label::cut("somebody"),
         since_s: 0,
-        beat_s: 0,
+        heartbeat_s: 0,
         bound_ms: 0,
     }
 }
@@ -25,7 +25,7 @@ impl Legs {
         let chosen = |it: Superblock| Chosen {
             superblock: Superblock {
                 owner: by,
-                beat_interval_ms: 5000,
+                heartbeat_interval_ms: 5000,
                 ..it
             },
             copy: 0,
@@ -266,7 +266,7 @@ fn t48_who_was_slow_to_write_its_record_looks_again() {
 #[test]
 fn t48_beats_that_nobody_could_wait_for_are_not_believed() {
     let mut legs = Legs::new(Some(owner(1)));
-    legs.0[1].superblock.beat_interval_ms = u32::MAX;
+    legs.0[1].superblock.heartbeat_interval_ms = u32::MAX;
     let mut acquire = Acquire::new(owner(2), &legs.given(), Reach::Shared);
     assert_eq!(legs.serve(&mut acquire, 0, NONE), None);
     let most_ns = 3 * u64::from(HEARTBEAT_MAX_MS) * 1_000_000;

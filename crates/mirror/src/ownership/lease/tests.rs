@@ -121,7 +121,7 @@ fn t48_a_contender_is_watched_as_long_as_the_others_were() {
         host: Id([9; 16]),
         label: Label::cut("another"),
         since_s: 0,
-        beat_s: 0,
+        heartbeat_s: 0,
         bound_ms: 0,
     };
     let other = Some(owner);

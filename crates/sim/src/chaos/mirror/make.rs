@@ -108,7 +108,7 @@ impl Shape {
             properties: Properties::default(),
             geometry,
             created_s: 0,
-            beat_interval_ms: self.beat_ms,
+            heartbeat_interval_ms: self.beat_ms,
         };
         let leg = |slot: u8| NewLeg {
             id: id_of(number, slot),
@@ -233,7 +233,7 @@ impl Rig {
                 host: Id([0x60 + host.heirs as u8; 16]),
                 label: Label::cut(&format!("host {number}.{}", host.heirs)),
                 since_s: 1,
-                beat_s: 1,
+                heartbeat_s: 1,
                 bound_ms: 0,
             },
             shared: shape.shared,

@@ -434,7 +434,7 @@ fn leg_removed_while_a_write_is_held() {
     assert!(running.ended().success());
 }
 
-/// T48: what legs had when no beat ended any more goes on when beats do.
+/// T48: what legs had when no heartbeat ended any more goes on when heartbeats do.
 fn legs_whose_beats_end_late() {
     let place = Place::new();
     let files = ["a", "b"].map(|name| place.file(name, &[]));
@@ -461,7 +461,7 @@ fn legs_whose_beats_end_late() {
     second.freeze();
     client.send_write(8192, 2);
     for _ in 0..2 {
-        running.notes("no beat has ended there");
+        running.notes("no heartbeat has ended there");
     }
     first.signal(Signal::CONT);
     second.signal(Signal::CONT);
