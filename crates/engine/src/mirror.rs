@@ -8,8 +8,8 @@
 //! * `reads`: selects the leg of a read, among `leg_paths`; `depth`: bounds a leg's I/O in flight
 //! * `table`: requests on legs; `queue`: submits them; `buffer_leases`: their memory; `stack`:
 //!   limits that all legs share
-//! * `record`: what the host keeps of a mirror for its next start
-//! * `quiesce`: how long legs may execute late writes; `settings`: what outlasts this engine
+//! * `record`: the host's record of a mirror for its next start
+//! * `quiesce`: how long legs may execute late writes; `settings`: properties on the legs
 //! * `extents`: which legs report holes; `holes`: zeroes that a copy leaves as holes; `names`:
 //!   which leg a URI means; `types`, `report`: configuration and state; [`messages`]: texts
 //!
@@ -88,7 +88,7 @@ pub(crate) struct Mirrors {
     free: Vec<Span>,
 }
 
-/// What mirrors are driven with.
+/// The parts of a core that drive mirrors.
 pub(crate) struct Drive<'a> {
     pub host: &'a mut HostEngine,
     /// For front ends and the program.
@@ -289,7 +289,7 @@ impl Mirrors {
         self.all[place] = Some(new);
     }
 
-    /// Whether what a mirror gave its legs has ended.
+    /// Whether all requests of a mirror have ended.
     fn is_idle(&self, it: &MirrorDevice, index: u8) -> bool {
         let queued = it.legs.iter().any(|leg| leg.depth.first().is_some());
         let mut given = given_by(&self.table, index).chain(it.queue.iter());
@@ -321,7 +321,7 @@ impl Mirrors {
     /// A mirror that was stopped begins anew, in the same memory.
     ///
     /// # Errors
-    /// It has not been, or what it gave its legs has not ended.
+    /// It has not been stopped, or not all of its requests have ended.
     fn begin(
         &mut self,
         index: u8,
@@ -389,7 +389,7 @@ impl Mirrors {
         any
     }
 
-    /// What a leg was given has ended.
+    /// Handles the end of a request to a leg.
     ///
     /// # Panics
     /// If there is no such I/O: each ends once.
@@ -426,7 +426,7 @@ impl Mirrors {
         Some(what(mirror, &mut cx))
     }
 
-    /// The mirror whose leg a device is, and the leg's place there.
+    /// The mirror that has a device as leg, and the leg's place there.
     fn over(&mut self, device: DeviceId) -> Option<(&mut MirrorDevice, usize)> {
         let (index, at) = (*self.legs.get(usize::from(device.0))?)?;
         let mirror = self.get_mut(index.into())?;

@@ -8,8 +8,7 @@
 //!
 //! # Limits
 //! A leg that can only be read is refused, and one with `write_failover = "immediate"` where the
-//! others are under a lease. What else it can do less than the others, none of them
-//! is asked any more.
+//! others are under a lease. An ability that it lacks is not used on the others any more.
 use super::device::{Context, MirrorDevice, Phase};
 use super::dispatch::Running;
 use super::leg::{Absence, LegDevice, LegReturn, Seat};
@@ -40,7 +39,7 @@ const IMMEDIATE: &str = "it has write_failover = \"immediate\": nothing could be
                          the mirror with that leg, then nothing is taken back from any)";
 
 impl MirrorDevice {
-    /// Whether there may be such a leg; for how long it may execute what it is given, ms.
+    /// Checks that a leg may be added. Returns for how long it may execute late writes, ms.
     fn may_be_added(&self, new: &NewLeg, below: BackEnds<'_>) -> Result<u32, String> {
         let Phase::Running(it) = &self.phase else {
             return Err("the mirror does not run".into());
@@ -65,8 +64,8 @@ impl MirrorDevice {
         self.bound_with(volume, "it", below.host)
     }
 
-    /// Takes a new leg in; its place among the legs. Its mirror has what it was given in the table
-    /// under that index.
+    /// Adds a leg. Returns its place among the legs. `given`: the table of requests, and the
+    /// mirror's index in it.
     ///
     /// # Errors
     /// Why it is none, for people.
@@ -78,7 +77,7 @@ impl MirrorDevice {
         now_ns: u64,
     ) -> Result<u8, String> {
         let bound_ms = self.may_be_added(new, below)?;
-        // It gets nothing before it is said everywhere that it is a leg, and with that this.
+        // The superblocks with which it becomes a leg have this bound.
         self.record_bound(bound_ms, now_ns);
         let unused = (0..self.legs.len()).find(|&at| self.is_vacant(at, given));
         let state = *self.expect_running().machine.superblock();
@@ -90,8 +89,8 @@ impl MirrorDevice {
         };
         let uri = new.config.uris.first().unwrap_or(&new.config.name);
         let label = Label::of_uri(uri);
-        // Its superblocks are still being overwritten, or will be once it is known: the slot of
-        // such a one would be the new one's, and with that what ends there.
+        // Their superblocks are still being overwritten, or will be once they are known: in the
+        // same slot the ends of these writes would be taken for the new leg's.
         let wiped = self.legs.iter().filter_map(|leg| match leg.seat {
             Seat::Wiping(_) => leg.slot,
             _ => Some(leg.leaves_with()?.0),
@@ -149,7 +148,8 @@ impl MirrorDevice {
         Ok(())
     }
 
-    /// Takes an order back whose caller has given up; whether nothing of it can be on a leg.
+    /// Takes back an order whose caller has timed out. Returns whether nothing of it can be on a
+    /// leg.
     pub(super) fn take_back(&mut self, pending: Pending, now_ns: u64) -> bool {
         let slot = match pending {
             Pending::Remove(slot) => Some(slot),
@@ -162,7 +162,7 @@ impl MirrorDevice {
         };
         let it = match &mut self.phase {
             Phase::Running(it) => it,
-            // What was decided by it is being written once the legs are claimed.
+            // Once the legs are being acquired its decision is being written.
             Phase::Starting(it)
                 if pending == Pending::Assemble && it.ownership.acquiring().is_none() =>
             {

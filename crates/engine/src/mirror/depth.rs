@@ -141,7 +141,7 @@ impl Depth {
     fn take_back_unused(&mut self, interval_ns: u64, now_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.used_ns);
         if passed_ns < span_ns(interval_ns) / 2 {
-            return;
+            return; // too short a time to judge by
         }
         // As many as now since the last beginning or end, which was not in this time.
         let is_long = passed_ns >= span_ns(interval_ns);
@@ -179,11 +179,11 @@ impl Depth {
         }
     }
 
-    /// Counts the end of an I/O that was counted, well or not. A flush says nothing of how long
-    /// data takes.
+    /// Counts the end of an I/O that was counted. The latency of a flush is not that of data.
     pub fn ended(&mut self, done: &IoDone, is_flush: bool, interval_ns: u64, now_ns: u64) {
         self.take_back_unused(interval_ns, now_ns);
-        self.out = self.out.saturating_sub(1);
+        assert!(self.out > 0, "an I/O ends that is not outstanding");
+        self.out -= 1;
         if done.outcome.is_done() {
             if !is_flush {
                 let base_ns = self.base_ns.unwrap_or(u64::MAX);
@@ -216,7 +216,7 @@ impl Depth {
     /// in it.
     fn measure(&mut self, interval_ns: u64, now_ns: u64) {
         let Some(measure) = &mut self.measure else {
-            return;
+            unreachable!("a leg with I/O outstanding is measured");
         };
         measure.done += 1;
         let Measure {

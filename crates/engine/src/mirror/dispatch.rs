@@ -3,7 +3,7 @@
 //! # Contract
 //! The machine is polled only while there is memory for its largest output, so that each output is
 //! submitted at once. When the engine's time to drain is over, the legs' I/O ends with
-//! [`Outcome::Stopped`]. That says nothing about a leg: the machine gets no completions from then
+//! [`Outcome::Stopped`]. That is no failure of a leg: the machine gets no completions from then
 //! on (it is frozen), and all I/O of users fails, also where no leg has a part of it. `Stopped`
 //! from a leg whose volume alone is removed counts as a lost leg.
 use super::device::{Context, MirrorDevice, Phase};
@@ -197,7 +197,7 @@ impl MirrorDevice {
             // Before it runs times are `start`'s.
             _ => return,
         };
-        // Once a turn: what the machine wants next it says by its outputs.
+        // Once a turn: later in the turn the machine's outputs are polled anyway.
         if core::mem::take(&mut self.is_timeout_unchecked) {
             let due = it.machine.poll_timeout();
             if due.is_some_and(|at_ns| at_ns <= cx.now_ns) {
@@ -256,8 +256,8 @@ impl MirrorDevice {
         late
     }
 
-    /// One that somebody else has is over when it is to stop: there is nothing left to be said on
-    /// its legs.
+    /// Ends a mirror that is to stop and that another owner has: nothing is written to its legs any
+    /// more. Returns whether it did.
     fn give_up(&mut self) -> bool {
         let over = match &self.phase {
             Phase::Running(it) if self.is_stopping() && it.machine.has_lost_ownership() => {
@@ -281,7 +281,7 @@ impl MirrorDevice {
         }
     }
 
-    /// As [`Self::running`], of one whose machine has just said something.
+    /// As [`Self::running`], where it is certain that the mirror runs.
     pub(super) fn expect_running(&mut self) -> &mut Running {
         self.running().expect(NO_MACHINE)
     }
@@ -348,8 +348,8 @@ impl MirrorDevice {
         }
     }
 
-    /// Ends what can't be given to its leg, which is not there. Else its ticket would never end,
-    /// and the leg could never return.
+    /// Ends a ticket whose leg is not there. Else it would never end, and the leg could never
+    /// return.
     pub(super) fn refuse_task(&mut self, ticket: Ticket, cx: &Context<'_>) {
         if let Some(it) = self.running() {
             it.machine
@@ -362,7 +362,7 @@ impl MirrorDevice {
         part_of(&self.expect_running().copies, copy, range)
     }
 
-    /// Reads or writes, at a byte of the mirror, what is copied or compared by way of a buffer.
+    /// Reads or writes a copy buffer, from a byte of the mirror on.
     fn copy(
         &mut self,
         ticket: Ticket,
@@ -375,7 +375,7 @@ impl MirrorDevice {
         let Some((at, data_offset, _)) = self.at(ticket.leg) else {
             return self.refuse_task(ticket, cx);
         };
-        // A check reads all there is, whatever a leg is busy with: that it takes long says nothing.
+        // A check reads everything, however busy a leg is: its latency is no sign of a failure.
         let hints = Hints {
             untimed: self
                 .running()
@@ -456,11 +456,11 @@ impl MirrorDevice {
             return; // it was stopped while a leg that had left still had this
         };
         if it.frozen {
-            return;
+            return; // its I/O has ended, and it gets no completions any more
         }
         let outcome = match outcome {
             Outcome::Stopped if cx.below.host.is_stopping() => return self.freeze(cx),
-            // Only what leads to this leg is taken away: it was removed, and others go on.
+            // Only the volume of this leg is being removed; others go on.
             Outcome::Stopped => Outcome::PathError,
             other => other,
         };

@@ -1,4 +1,4 @@
-//! Which devices and controllers have to say that a range is a hole before it may be called one.
+//! The devices and controllers that have to report a range as a hole before the mirror does.
 use super::device::{MirrorDevice, Phase};
 use crate::devices::BackEnds;
 use crate::host::Witness;

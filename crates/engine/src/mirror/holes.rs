@@ -1,15 +1,15 @@
 //! Copies to a leg that can keep holes: zeroes are written so that they take no space there.
 //!
 //! # Contract
-//! Zeroes are found in the bytes that were read for the copy, under its lock; what a device says of
-//! its holes is not asked. They are written by a command after which the leg reads zeroes
+//! Zeroes are found in the bytes that were read for the copy, under its lock; holes that a device
+//! reports are not used. They are written by a command after which the leg reads zeroes
 //! ([`hole_bytes`](block::IoLimits::hole_bytes)). The piece is written in runs of data and of
 //! zeroes, one after the other, and its ticket ends with the last one. So a hole has the lock, the
 //! window, the lease and the fences of a copy's write (T46, T54, T48, T9, T49), and no byte of the
 //! leg is zeroed that is not zero in the source: a leg in sync loses nothing where a resync ends
 //! half done.
 //!
-//! A leg that fails to make a hole is given the zeroes as data, and what becomes of that counts.
+//! A leg that fails to make a hole is given the zeroes as data, and the outcome of that counts.
 //! One that refuses or denies the command as such is not asked again before it returns. A hole is a
 //! try: an error of the device is not counted as one of the leg's path.
 //!
@@ -26,14 +26,14 @@ use canary::Bug;
 use mirror::machine::Ticket;
 use multipath::Outcome;
 
-/// What one command writes of a piece that is copied.
+/// Part of a copied piece that one command writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub ticket: Ticket,
     /// Number of the copy buffer.
     copy: u8,
     piece: Range,
-    /// What is written.
+    /// Range of the mirror.
     part: Range,
     /// It is all zeroes, and a hole is made of it.
     is_hole: bool,
@@ -144,8 +144,8 @@ impl MirrorDevice {
         Some((entry, io))
     }
 
-    /// A run has ended. What is next waits among what waits for the leg: so it is not given before
-    /// leases and time are looked at (T48).
+    /// Handles the end of a run. The next one waits in the leg's queue, so that it is not submitted
+    /// before leases and time were checked (T48).
     pub(super) fn run_ended(
         &mut self,
         entry: &Entry,
@@ -170,7 +170,7 @@ impl MirrorDevice {
         if let Phase::Running(it) = &mut self.phase
             && !canary::has(Bug::RunsUnlocked)
         {
-            // Where the leg is not there any more, what is left was not written.
+            // Without the leg the rest was not written.
             let outcome = match outcome.is_done() && run.part.end < run.piece.end {
                 true => Outcome::PathError,
                 false => outcome,

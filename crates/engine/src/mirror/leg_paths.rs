@@ -58,10 +58,10 @@ impl LegPaths {
     pub fn set_usable(&mut self, slot: u8, bits: u64, mut appeared: impl FnMut(u8)) {
         let before = match self.usable.get(usize::from(slot)) {
             Some(&before) if self.is_split(slot) || bits.count_ones() > 1 => before,
-            _ => return,
+            _ => return, // a leg with one path is one way
         };
         if self.is_split(slot) && before == bits {
-            return;
+            return; // nothing has changed
         }
         let mut offered = 0;
         for path in paths(bits) {

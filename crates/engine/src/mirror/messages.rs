@@ -9,12 +9,12 @@ use mirror::machine::{CheckReport, LegFacts, Unfit};
 use mirror::{Id, Superblock};
 use multipath::Outcome;
 
-/// What is to be done with a leg whose file became shorter.
+/// Advice for a leg whose file became shorter.
 pub const CUT_SHORT: &str = "its file was cut short, so nothing that it has counts any more: make \
                              the file as long again and restore the leg, or replace it; it is \
                              rebuilt from the start";
 
-/// The same of the last leg in sync, which stays.
+/// Advice for the last leg in sync, which stays, when its file became shorter.
 pub const CUT_AND_LAST: &str = "its file was cut short, and no other leg in sync has what lay \
                                 behind its end: I/O there fails. Save what is left before \
                                 anything else; then make the file as long again, and braid mirror \
@@ -24,7 +24,7 @@ pub const CUT_AND_LAST: &str = "its file was cut short, and no other leg in sync
 pub const WAS_TOO_SMALL: &str = "it was smaller than the mirror needs for a while, or sanitized, \
                                  so nothing that it has counts: it is rebuilt from the start";
 
-/// What is to be done with a leg that is too small.
+/// Advice for a leg that is too small.
 pub fn too_small(bytes: u64, needs: u64) -> String {
     format!(
         "it has {bytes} bytes, and the mirror needs {needs}, so nothing that it has counts any \
@@ -32,13 +32,13 @@ pub fn too_small(bytes: u64, needs: u64) -> String {
     )
 }
 
-/// What is to be done about the last leg in sync, which was too small for a while.
+/// Advice for the last leg in sync, which was too small for a while.
 pub fn cut_at(mirror: &str, end: u64, is_small: bool) -> String {
     let now = match is_small {
         true => "make it as large again first",
         false => "it is as large again",
     };
-    // Superblocks say 1 of one that has nothing left.
+    // Superblocks have 1 for a leg that has nothing left.
     if end <= 1 {
         return format!(
             "all that it had is lost: it was sanitized, or smaller than anything of the mirror, \
@@ -54,7 +54,7 @@ pub fn cut_at(mirror: &str, end: u64, is_small: bool) -> String {
     )
 }
 
-/// Why a mirror is not started whose legs are of one with another name.
+/// Why a mirror is not started: its legs are of one with another name.
 pub fn other_name(name: &str, legs: &Superblock) -> String {
     format!(
         "its legs are of the mirror \"{}\" ({}), not of \"{name}\": give the legs of {name}, or \
@@ -110,7 +110,8 @@ pub fn bytes_of(range: Range) -> String {
     format!("{} bytes at {}", range.end - range.start, range.start)
 }
 
-/// What is bad on a leg that is in sync but for that; and what no leg in sync has, and who has.
+/// The bad blocks of a leg in sync, and the blocks that no leg in sync has. `nowhere`: these, and
+/// the leg that has them.
 pub fn bad(mirror: &str, facts: &LegFacts, nowhere: Option<(Range, Option<u8>)>) -> String {
     let (ranges, bytes, first) = facts.bad;
     let first = first.map(bytes_of).unwrap_or_default();
@@ -152,7 +153,7 @@ pub fn full(more: Option<Range>, stuck: bool) -> String {
 /// Whether a leg may be taken out by hand.
 ///
 /// # Errors
-/// What only it has.
+/// The blocks that only it has.
 pub fn may_leave(slot: u8, only: Option<Range>) -> Result<(), String> {
     match only {
         None => Ok(()),
@@ -164,7 +165,7 @@ pub fn may_leave(slot: u8, only: Option<Range>) -> Result<(), String> {
     }
 }
 
-/// What a check of a mirror has found; `name`: of a leg.
+/// Result of a check of a mirror. `name` returns the name of a leg.
 pub fn checked(mirror: &str, report: &CheckReport, name: impl Fn(u8) -> String) -> String {
     let whole = match report.complete {
         true if report.changed => ", while legs came or went, so not all that they have",
@@ -255,7 +256,7 @@ fn name_slots(slots: &[u8], known: &[Superblock]) -> String {
     slots.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
-/// Why a mirror does not start without missing legs by itself; `None`: that is said already.
+/// Why a mirror does not start without missing legs by itself; `None`: the refusal has it.
 pub fn waits(reason: &Reason, known: &[Superblock]) -> Option<String> {
     let why = match reason {
         Reason::Unusable(_) | Reason::Refused(_) => return None,
@@ -305,8 +306,8 @@ pub fn started_without(slots: &[u8], known: &[Superblock]) -> String {
     )
 }
 
-/// Why legs make no mirror, and what to do. `mirror`: what it is called; `name`: of the legs given;
-/// `known`: what they say.
+/// Why a mirror can't be assembled, and what to do. `mirror`: its name; `name` returns the name of
+/// a given leg; `known`: their superblocks.
 pub fn refusal(
     mirror: &str,
     refusal: &Refusal,

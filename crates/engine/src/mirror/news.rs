@@ -116,7 +116,7 @@ impl MirrorDevice {
             News::Lapsed(slot) => self.fence_leg(slot, cx),
             News::Renewed(slot) => match self.unfence_leg(slot, cx) {
                 Some(line) => line,
-                None => return,
+                None => return, // it was not fenced
             },
             News::Restored => {
                 self.expect_running().set_health(Health::Good);
@@ -131,7 +131,7 @@ impl MirrorDevice {
                     .grown
                     .get_or_insert(Err("it was stopped".into()));
                 match clean {
-                    true => return,
+                    true => return, // the program reports it
                     false => "stopped, but not cleanly: it is made alike at the next start".into(),
                 }
             }
@@ -257,7 +257,7 @@ impl MirrorDevice {
         format!(": it lacked {lacked} of {regions} regions, and has them after {s}.{tenth} s")
     }
 
-    /// The same of one leg; in words.
+    /// Handles the news of one leg. Returns them in words.
     fn handle_leg_news(&mut self, slot: u8, news: News, now_ns: u64) -> String {
         let at = self.at(slot).map(|it| it.0);
         let name = at.map(|at| self.legs[at].config.name.clone());
@@ -272,7 +272,7 @@ impl MirrorDevice {
                 let returns = &self.legs[at].returns;
                 match returns.admin_offline {
                     true => format!("{leg} was taken out; what it misses is noted"),
-                    // What an engine that stops has not done takes no leg out.
+                    // An engine that stops ends requests so: no leg leaves for that.
                     false if outcome == Outcome::CutShort => {
                         let why = match self.why_small(&self.legs[at]) {
                             Some(why) => why,

@@ -6,7 +6,7 @@ use mirror::layout::{BITMAP_AT, Candidate, Place, plan};
 use mirror::limits::LEGS_MAX;
 use mirror::{Id, Label, Name, Properties, Superblock};
 
-/// What leg 0 of a new mirror "m0" says, whose legs have these labels.
+/// The superblock of leg 0 of a new mirror "m0" whose legs have these labels.
 pub(super) fn superblock(labels: &[Label]) -> Superblock {
     let size = Candidate {
         bytes: 16 << 20,

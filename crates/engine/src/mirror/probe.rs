@@ -277,7 +277,7 @@ impl MirrorDevice {
         };
         let found = match probe.failed {
             Some(outcome) => Err(outcome),
-            // Nothing is known of what they say: the leg is tried again.
+            // Their contents are not known: the leg is tried again.
             None if tries_again && chosen == Err(NoLeg::Unreadable) => Err(Outcome::MediaError),
             None => Ok(chosen),
         };

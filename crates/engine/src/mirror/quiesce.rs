@@ -16,19 +16,19 @@ use alloc::format;
 use alloc::string::String;
 use mirror::ownership::BOUND_MAX_MS;
 
-/// In whole milliseconds; 0 would be: not said.
+/// In whole milliseconds, at least 1: 0 means unknown.
 pub(super) fn whole_ms(ns: u64) -> u32 {
     u32::try_from(ns.div_ceil(1_000_000).max(1)).unwrap_or(u32::MAX)
 }
 
 impl MirrorDevice {
-    /// For how long a leg of this volume may execute what we give it, once we can't take it back.
+    /// For how long a leg of this volume may execute writes that can't be withdrawn any more, ms.
     fn bound_of(&self, volume: u16, host: &HostEngine) -> u32 {
         let bound_ns = host.leaves_behind_ns(volume);
         whole_ms(bound_ns.unwrap_or(self.config.leg_quiesce_ns))
     }
 
-    /// The same of a leg that is to take part.
+    /// As [`Self::bound_of`], of a leg that is to take part.
     ///
     /// # Errors
     /// No other host would wait so long.
@@ -64,7 +64,7 @@ impl MirrorDevice {
         Ok(longest_ms.unwrap_or_else(|| whole_ms(self.config.leg_quiesce_ns)))
     }
 
-    /// Until when a leg may execute what its volume has failed without waiting for that.
+    /// Until when a leg may execute writes that its volume has failed without waiting for them, ns.
     pub(super) fn late_until_ns(&self, at: usize, host: &HostEngine) -> Option<u64> {
         let left_ns = host.volume(self.legs[at].config.volume)?.left_ns()?;
         Some(left_ns.saturating_add(self.config.leg_quiesce_ns))
@@ -113,8 +113,8 @@ impl MirrorDevice {
         }
     }
 
-    /// Until when changes wait for what the owner before has left, or for what the last leg may
-    /// execute late, if they do.
+    /// Until when changes wait for late writes of the owner before or of the last leg, ns; `None`:
+    /// they don't wait.
     pub(super) fn held_until_ns(&self) -> Option<u64> {
         match &self.phase {
             Phase::Running(it) => it.machine.held_until_ns(),

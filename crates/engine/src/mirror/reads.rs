@@ -12,7 +12,7 @@
 //!
 //! # Limits
 //! For the other policies a leg with several paths is one, and its own head chooses among these.
-//! Writes, which all legs get, count as what is in flight there, and teach nothing.
+//! Writes, which all legs get, count as in flight there, and are no samples.
 use super::leg_paths::LegPaths;
 use crate::devices::BackEnds;
 use crate::host::{HostEngine, Io, Volume};
@@ -26,7 +26,7 @@ use policy::{
     Ana, Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector, Ticket,
 };
 
-/// What `round-robin` means on a mirror (row B2).
+/// Bytes per leg and turn of `round-robin` on a mirror (row B2).
 const ROUND_ROBIN_BYTES: u64 = 256 << 10;
 
 /// One core's choice among the legs of a mirror.
@@ -170,7 +170,7 @@ impl Reads {
             },
         );
         if !self.leg_paths.is_split(slot) {
-            return;
+            return; // the leg is one way
         }
         if let Some(count) = self.leg_paths.count() {
             let _ = self.selector.set_paths(count.max(self.selector.paths()));
@@ -186,7 +186,7 @@ impl Reads {
         }
     }
 
-    /// What ends from now on may have been so much quicker than it looks.
+    /// I/O that ends from now on may have been quicker by so much than measured.
     pub fn set_gap(&mut self, gap_ns: u64) {
         self.gap_ns = gap_ns;
     }
@@ -202,7 +202,7 @@ impl Reads {
         let changes = &mut self.changes[usize::from(slot)];
         *changes = changes.saturating_add_signed(by);
         debug_assert!(*changes as usize <= MIRROR_IOS_MAX);
-        // Else its host says which path each of them went.
+        // Else the host counts them by path.
         if !split {
             self.views[usize::from(slot)].in_flight_elsewhere = *changes;
         }
@@ -253,9 +253,9 @@ impl Reads {
         now_ns: u64,
     ) {
         let Some(ticket) = choice.ticket else {
-            return;
+            return; // nothing was selected
         };
-        // A read that used another path says nothing of the selected one.
+        // A read that used another path is no sample of the selected one.
         let there = choice.path.is_none_or(|path| path == served);
         let ended = match done {
             true if there => Ended::Good,

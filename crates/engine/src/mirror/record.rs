@@ -39,7 +39,7 @@ pub(super) enum Asked {
 pub(super) struct LineageRecord {
     /// The event of the committed state by which it was last looked at.
     event: u64,
-    /// What was handed over last.
+    /// The record that was handed over last.
     last: Option<Record>,
     /// Until then a stop waits for the program to keep it, ns.
     until_ns: Option<u64>,
@@ -75,7 +75,7 @@ pub(super) fn superblocks(given: &[Result<Chosen, NoLeg>]) -> Vec<Result<Superbl
 }
 
 impl MirrorDevice {
-    /// How long a decision waits for missing legs, by what is known of them.
+    /// How long a decision waits for missing legs, ns: shorter if they had lost data before.
     pub(super) fn decision_wait_ns(&self) -> u64 {
         let (usual, of) = (self.config.assemble_wait_ns, self.config.degraded);
         if of.gone_wait_ns.is_none() && of.outdated_wait_ns.is_none() {
@@ -158,7 +158,7 @@ impl MirrorDevice {
         }
     }
 
-    /// What legs come to that were refused: one may start without those that are missing.
+    /// Assembles legs that were refused, if the mirror may start without the missing ones.
     ///
     /// # Errors
     /// It does not: the refusal, and why not by itself.
@@ -260,7 +260,7 @@ impl MirrorDevice {
         let event = machine.committed().event;
         let is_news = core::mem::replace(&mut kept.event, event) != event;
         if !is_news || !keeps {
-            return; // nobody reads it, or it says that already
+            return; // no record is kept, or it has this state
         }
         let record = machine.lineage_record();
         let what = |of: &Record| (of.lineage, of.in_sync, of.clean, of.run);

@@ -1,4 +1,4 @@
-//! How a mirror is doing, and what is asked of it by hand.
+//! Reports of a mirror, and orders to it.
 use super::device::{Life, MirrorDevice, Phase};
 use super::dispatch::Running;
 use super::leg::{BadRoom, LegDevice};
@@ -141,7 +141,7 @@ impl MirrorDevice {
         gates.max()
     }
 
-    /// Who has or had it, while that one is watched, and how long that takes in all, ns.
+    /// The owner before, while its heartbeats are watched for, and how long that takes in all, ns.
     fn watched(&self) -> Option<(Label, u64)> {
         let (owner, whole_ns) = self.acquiring()?.watched()?;
         Some((owner.label, whole_ns))
@@ -235,7 +235,7 @@ impl MirrorDevice {
             }
             _ => None,
         };
-        // Before it runs, which one it is by what it says itself.
+        // Before the mirror runs its slot is that in its own superblock.
         let says = found.and_then(Result::ok).map(|it| it.superblock.slot);
         let leaves = leg.leaves_with().map(|it| it.0);
         LegReport {
@@ -270,7 +270,7 @@ impl MirrorDevice {
                 self.orders.taken_back = Some((pending, taken));
             }
             MirrorOrder::AcceptName(accepts) => {
-                // One that runs has its name; what is said of it later is not what was accepted.
+                // A mirror that runs has its name; a later one was not accepted.
                 let runs = matches!(self.phase, Phase::Running(_));
                 self.refusal.accepts_name = accepts && !runs;
                 if let Some(it) = self.ownership_mut() {
@@ -407,7 +407,7 @@ impl MirrorDevice {
         self.needs_turn = true;
     }
 
-    /// Nothing more is taken; what is under way ends.
+    /// Stops: takes no more I/O, and ends the I/O that is under way.
     pub fn stop(&mut self, now_ns: u64) {
         self.life = self.life.max(Life::Stopping);
         self.needs_turn = true;
@@ -415,7 +415,7 @@ impl MirrorDevice {
             Phase::Running(it) => it.stop(now_ns),
             // Nothing of it was written.
             Phase::Starting(it) if it.ownership.acquiring().is_none() => self.end(),
-            // It stops when what becomes of the acquisition is known.
+            // It stops when the acquisition has ended.
             Phase::Starting(_) | Phase::Over(_) => {}
         }
     }
@@ -423,7 +423,7 @@ impl MirrorDevice {
     /// Whether nothing of it is under way that a stop would wait for.
     pub fn has_stopped(&self) -> bool {
         match &self.phase {
-            // Whose mirror it is not any more has nothing to write.
+            // Without the ownership nothing is written.
             Phase::Running(it) => it.frozen || it.machine.has_lost_ownership(),
             Phase::Starting(_) | Phase::Over(_) => true,
         }
@@ -481,7 +481,7 @@ impl MirrorDevice {
             if !it.machine.may_read(slot) {
                 below.host.forget_cache(volume, now_ns);
             } else if is_news {
-                // What others have copied from the last leg it may not have any more.
+                // The last leg may have lost data that others have copied from it.
                 for other in self.legs.iter().filter_map(|leg| leg.slot) {
                     if it.machine.facts(other).is_some_and(|it| it.rebuilding) {
                         it.machine.leg_lost(other, now_ns);

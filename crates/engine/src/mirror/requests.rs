@@ -17,7 +17,7 @@ pub(super) struct User {
     io: Io,
     begun_ns: u64,
     for_change: bool,
-    /// A read: the leg that it is on, and what the policy wants back.
+    /// A read: the leg that it is on, and its ticket of the policy.
     chosen: Option<Choice>,
     /// The leg that served it last.
     served: Option<u8>,
@@ -209,7 +209,7 @@ impl MirrorDevice {
         self.submit_data(entry, io, cx);
     }
 
-    /// Counts, and teaches the policy, what a part of a user's I/O came to.
+    /// Counts the end of a part of a user's I/O, and passes it to the policy.
     pub(super) fn part_ended(
         &mut self,
         at: usize,

@@ -71,8 +71,8 @@ fn words(legs: Legs) -> String {
 }
 
 impl MirrorDevice {
-    /// At the start: legs that the user had taken out stay so. One that has everything by what the
-    /// legs say is needed.
+    /// At the start: legs that the user had taken out stay so, but for legs in sync, which are
+    /// needed.
     pub(super) fn apply_admin_offline(&mut self, now_ns: u64) {
         let Phase::Running(it) = &mut self.phase else {
             unreachable!("it has just begun to run");

@@ -3,15 +3,15 @@
 //! # Contract
 //! A leg that is smaller than its mirror needs, if only for a moment, has lost data (T50). The
 //! machine is told so at once, and the leg leaves. It is not asked while it is too small; as soon
-//! as it is large enough it returns by itself, and is copied whole: nothing that it has counts. The
-//! last leg in sync stays, and serves what lies below the smallest size that was seen.
+//! as it is large enough it returns by itself, and is copied whole: its data don't count. The last
+//! leg in sync stays, and serves I/O below the smallest size that was seen.
 //!
 //! # Limits
-//! A size that nobody was told of is not seen: a namespace that shrinks and grows between two looks
-//! at it, or while no engine runs. Files that are cut short are the runtime's to notice, at the
-//! next request or within a second; such a leg returns only when told to, since its file is used as
-//! it is from then on. Where it ended below its superblocks, or that is not known, nothing can be
-//! written down on the last leg in sync: its errors last until the mirror is stopped.
+//! A size that was not reported is not seen: of a namespace that shrinks and grows between two
+//! inspections, or while no engine runs. The runtime notices a file that is cut short at the next
+//! request or within a second; such a leg returns only when told to, since its file is used as it
+//! is from then on. Where it ended below its superblocks, or that is not known, the loss can't be
+//! recorded on the last leg in sync: its errors last until the mirror is stopped.
 use super::device::{MirrorDevice, Phase};
 use super::leg::{LegDevice, Retry};
 use super::messages;
@@ -43,7 +43,7 @@ pub(super) enum LegFile {
     Whole,
     /// It was cut short. `end`: where it ended then, until a user accepts that.
     Cut { end: Option<u64> },
-    /// The same, and the leg has left for it: it returns only when told to.
+    /// It was cut short, and the leg has left for that: it returns only when told to.
     LeftForCut { end: Option<u64> },
 }
 
@@ -93,7 +93,7 @@ impl Extent {
         self.set_file_end(self.file_end());
     }
 
-    /// Whether the runtime has said that the file was cut short.
+    /// Whether the runtime has reported that the file was cut short.
     pub fn is_cut_file(&self) -> bool {
         self.file != LegFile::Whole
     }
@@ -160,7 +160,7 @@ impl MirrorDevice {
         // Nothing can be written to the last one any more where its superblocks are.
         let is_known = end >= SUPERBLOCKS_END || !is_last;
         if needs.is_none_or(|needs| end >= needs) || !is_known {
-            return;
+            return; // nothing is lost, or it can't be recorded
         }
         it.machine.leg_resized(slot, end, now_ns);
         if !it.machine.may_read(slot) {
@@ -195,7 +195,7 @@ impl MirrorDevice {
         let extent = &mut leg.returns.extent;
         let smallest = core::mem::replace(&mut extent.smallest, info.bytes);
         let before = extent.size;
-        // Its superblock may say so of it, to an engine that has not seen it.
+        // An earlier engine may have seen it: then its superblock has it.
         let was_cut = it.machine.was_cut(slot);
         let was_small = smallest < needs || before == LegSize::Small || was_cut;
         match info.bytes < needs {
@@ -216,7 +216,7 @@ impl MirrorDevice {
         self.needs_turn = true;
     }
 
-    /// The same of all legs: what became of them before the mirror ran.
+    /// Checks all legs: their sizes may have changed before the mirror ran.
     pub(super) fn check_sizes(&mut self, now_ns: u64) {
         for at in 0..self.legs.len() {
             self.check_size(at, now_ns);

@@ -3,7 +3,7 @@
 //!
 //! # Contract
 //! Taken anew before a leg returns or is added, and when one has left or was removed: so no leg is
-//! given what it can't do, and none leaves for that. Requests that users were once told of and that
+//! given requests that it can't do, and none leaves for that. Requests that users know of and that
 //! not all legs can do any more end without any leg: a deallocation well, which promises nothing,
 //! and zeroes as not supported, whereupon a client writes them itself.
 use super::device::{Context, MirrorDevice, Phase};
@@ -27,7 +27,7 @@ pub(super) fn stacked(
 }
 
 impl LegDevice {
-    /// Whether it gets what users ask, or may as soon as the machine wants it.
+    /// Whether it gets users' requests, or may as soon as the machine issues them.
     fn counts(&self) -> bool {
         !self.is_gone() && self.returns.waiting().is_none() && self.slot.is_some()
     }

@@ -1,16 +1,16 @@
 //! A mirror before it runs: its legs are read, assembled and acquired.
 //!
 //! # Contract
-//! [`Ownership`] says which legs are read (`probe`), when a start is decided, and what is written.
-//! [`assemble`] decides: nothing is written before it agrees. Then the owner's record is written,
-//! and the machine begins. A record that takes the mirror over does not wait for writes of this
-//! host's previous engine (`Acquire`, T9); everything else does. A refusal is logged once; the next
-//! decision is made after a pause, when a leg comes or goes, or when the user asks for it, by what
-//! the legs say then. Where a leg is missing that had everything, the program's record of the
-//! mirror decides ([`record`](super::record)). A mirror that another host owns is tried again only
-//! when a leg comes or the user asks for it: an owner that is silent for long must not lose it to a
-//! contender. A refusal that only a user can end is reported ([`HostEvent::Refused`]), so that
-//! clients don't wait.
+//! [`Ownership`] decides which legs are read (`probe`), when a start is decided, and which writes
+//! acquire the mirror. Nothing is written before [`assemble`] has agreed. Then the owner's record
+//! is written, and the machine begins. A record that takes the mirror over does not wait for writes
+//! of this host's previous engine (`Acquire`, T9); everything else does. A refusal is logged once;
+//! the next decision is made after a pause, when a leg comes or goes, or when the user asks for it,
+//! by the superblocks of that time. Where a leg is missing that had everything, the program's
+//! record of the mirror decides ([`record`](super::record)). A mirror that another host owns is
+//! tried again only when a leg comes or the user asks for it: an owner that is silent for long must
+//! not lose it to a contender. A refusal that only a user can end is reported
+//! ([`HostEvent::Refused`]), so that clients don't wait.
 use super::device::{Context, MirrorDevice, Phase};
 use super::dispatch::Running;
 use super::leg::LegDevice;
@@ -82,8 +82,8 @@ impl Refused {
     }
 }
 
-/// After such a time a start that was refused is tried again: often enough for who waits, and not
-/// much for legs that stay as they are.
+/// Pause before a refused start is tried again: short for a user who waits, and cheap for legs that
+/// stay as they are.
 pub(super) const TRY_AGAIN_NS: u64 = 10_000_000_000;
 
 impl MirrorDevice {
@@ -151,7 +151,7 @@ impl MirrorDevice {
         }
     }
 
-    /// The same, to be changed.
+    /// As [`Self::ownership`], to change it.
     pub(super) fn ownership_mut(&mut self) -> Option<&mut Ownership> {
         match &mut self.phase {
             Phase::Starting(it) => Some(&mut it.ownership),
@@ -183,7 +183,7 @@ impl MirrorDevice {
         }
     }
 
-    /// Legs that can be brought together, and what they say.
+    /// The legs of which something is known, by place, and their superblocks.
     pub(super) fn given(&self) -> (Vec<u8>, Vec<Result<Chosen, NoLeg>>) {
         let legs = (0..).zip(&self.legs);
         let known = legs.filter_map(|(at, leg)| Some((at, *leg.superblocks.found()?)));
@@ -200,7 +200,7 @@ impl MirrorDevice {
             return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, cx);
         }
         if self.ask_for_record(&given, cx) {
-            return;
+            return; // the answer is an order
         }
         let read_only = match self.assembled(&legs, &given, self.config.wishes) {
             Ok(assembly) if let Some(why) = self.is_other_mirror(&assembly) => {
@@ -213,11 +213,9 @@ impl MirrorDevice {
             Err(why) => return self.refuse(why, TRY_AGAIN_NS, cx),
         };
         self.report_left_out(&legs, &given, cx);
-        let bound = self
-            .bound(cx.below.host)
-            .map_err(|why| self.refuse(Refused::new(Until::Told, why), TRY_AGAIN_NS, cx));
-        let Ok(bound_ms) = bound else {
-            return;
+        let bound_ms = match self.bound(cx.below.host) {
+            Ok(bound_ms) => bound_ms,
+            Err(why) => return self.refuse(Refused::new(Until::Told, why), TRY_AGAIN_NS, cx),
         };
         let reach = match self.config.shared {
             true => Reach::Shared,
@@ -263,7 +261,7 @@ impl MirrorDevice {
         }
     }
 
-    /// Legs of no use are said; they get no record.
+    /// Reports legs that can't be used; they get no record.
     fn report_left_out(
         &mut self,
         legs: &[u8],
@@ -362,7 +360,7 @@ impl MirrorDevice {
         })
     }
 
-    /// It does not start; said once for each reason. It is tried again after `pause_ns`.
+    /// Refuses the start, and logs it once for each reason. It is tried again after `pause_ns`.
     pub(super) fn refuse(&mut self, refused: Refused, pause_ns: u64, cx: &mut Context<'_>) {
         if self.is_stopping() {
             return self.end();
@@ -406,7 +404,7 @@ impl MirrorDevice {
         }
         let it = self.expect_starting();
         it.ownership.refuse(pause_ns, cx.now_ns);
-        // The user's word was of the legs as they were, as was the record.
+        // The user's wishes were about the legs as they were, as was the record.
         it.evidence = Asked::No;
         self.config.wishes = Wishes::default();
         self.legs
@@ -488,7 +486,7 @@ impl MirrorDevice {
             unreachable!("an acquisition waits for its writes");
         };
         acquire.handle_written(index, outcome, now_ns);
-        // Of one that can't be reached its volume says that.
+        // The volume of a leg that can't be reached reports that itself.
         let refuses = outcome.is_device_error();
         self.legs[at].superblocks.unwritten = refuses.then_some(outcome);
     }

@@ -71,13 +71,13 @@ impl Default for PartOf {
 pub(super) enum Task {
     /// Part of a user's I/O.
     Io(Ticket),
-    /// The mirror's own, whose end is all that matters.
+    /// A request of the mirror itself, without data to handle at its end.
     Own(Ticket),
     /// Pages of the bitmap are read.
     Pages(Ticket),
     /// A range is read, to be compared with the copy buffer of this number.
     Compare(Ticket, u8, Range),
-    /// A run of what is copied is written.
+    /// A run of a copied piece is written.
     Run(Run),
     /// Copy 0 or 1 of its superblock is read.
     Probe(u8),

@@ -21,7 +21,7 @@ pub struct LegConfig {
     pub volume: u16,
     /// As the user wrote it, in lines about it.
     pub name: String,
-    /// The whole URIs of its paths: by one of them it is known while it is not there.
+    /// The whole URIs of its paths: by one of them it is identified while it is missing.
     pub uris: Vec<String>,
     /// The smallest of its paths (row A1), and the largest throughput.
     pub distance: u32,
@@ -34,7 +34,7 @@ pub struct LegConfig {
 pub struct MirrorConfig {
     /// Its name in the configuration.
     pub name: String,
-    /// Legs, in any order: each says itself which one it is.
+    /// Legs, in any order: the superblock of each has its slot.
     pub legs: Vec<LegConfig>,
     /// The identifier that its legs had when it ran last, if that is known: others are not taken
     /// before they are [accepted](MirrorOrder::AcceptName).
@@ -53,9 +53,9 @@ pub struct MirrorConfig {
     pub leg_quiesce_ns: u64,
     /// Least size and alignment of the holes that a copy leaves, bytes.
     pub hole_bytes: u32,
-    /// Whoever we are, on the legs. What it leaves behind is looked up when legs are there.
+    /// The owner for the superblocks. Its bound is set when legs are there.
     pub owner: Owner,
-    /// Whether other hosts can reach the legs: then a foreign owner's word is waited for.
+    /// Whether other hosts can reach the legs: then another owner's heartbeats are watched for.
     pub shared: bool,
     /// Drawn at random, not 0.
     pub lineage: u64,
@@ -63,7 +63,7 @@ pub struct MirrorConfig {
     pub speed: Speed,
 }
 
-/// How a mirror starts whose legs are not all there.
+/// How a mirror starts of which legs are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DegradedStart {
     /// Whether it does so by itself where a leg is missing that had everything at the last stop.
@@ -87,13 +87,13 @@ impl Default for DegradedStart {
     }
 }
 
-/// What a mirror asks of the program about the record of its last state
+/// A mirror's request to the program about the record of its last state
 /// ([`HostEvent::Record`](crate::host::HostEvent::Record)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordRequest {
-    /// What there is of the mirror with this identifier: answered by [`MirrorOrder::Evidence`].
+    /// Read the record of the mirror with this identifier: answered by [`MirrorOrder::Evidence`].
     Read(Id),
-    /// To be kept durably, instead of what was kept before: answered by [`MirrorOrder::Recorded`],
+    /// Keep it durably, in place of the one before: answered by [`MirrorOrder::Recorded`],
     /// if it was. Those of one mirror are kept in order.
     Keep(Record),
     /// What a start by itself shows, with all legs or not: kept if it
@@ -111,12 +111,12 @@ pub struct MirrorsConfig {
     pub mirrors: Vec<Option<MirrorConfig>>,
     /// The host's volumes that are legs of those.
     pub elsewhere: Vec<u16>,
-    /// A part of the arena that nobody else uses: [`MIRROR_SCRATCH_BYTES`] for each that is on this
+    /// A part of the arena for mirrors alone: [`MIRROR_SCRATCH_BYTES`] for each that is on this
     /// core, and for each that may come ([`MirrorOrder::Begin`]); 4 KiB aligned.
     ///
     /// [`MIRROR_SCRATCH_BYTES`]: crate::limits::MIRROR_SCRATCH_BYTES
     pub scratch: Span,
-    /// CRC32C of what is on legs.
+    /// CRC32C for superblocks and bitmaps.
     pub crc32c: Crc32c,
 }
 
@@ -133,7 +133,7 @@ pub struct NewLeg {
     pub replaces: Option<Id>,
 }
 
-/// With what a mirror begins that was stopped, or is new.
+/// Input for a mirror that begins: it was stopped, or is new.
 #[derive(Clone, Debug)]
 pub struct Anew {
     /// As at the engine's start, with another lineage and run; its legs are volumes of the host
@@ -146,7 +146,7 @@ pub struct Anew {
 /// An order to a mirror.
 #[derive(Clone, Debug)]
 pub enum MirrorOrder {
-    /// Start it with what is there, as these wishes allow.
+    /// Start it with the legs that are there, as these wishes allow.
     Assemble(Wishes),
     /// Take the mirror that the legs are of, although it has another name, and rename it, or
     /// another identifier than is known; or do so no more. One that runs takes none.
@@ -164,8 +164,7 @@ pub enum MirrorOrder {
     Leg(Id, LegOrder),
     /// Another leg.
     Add(Box<NewLeg>),
-    /// What this volume of the host leads to was given as a leg, and is none: it is not looked at
-    /// any more.
+    /// This volume of the host was given as a leg, and is none: it is not probed any more.
     Forget(u16),
     /// It becomes as large as its legs allow; the devices of these volumes have so many bytes now.
     Grow(Vec<(u16, u64)>),
@@ -198,11 +197,11 @@ pub enum LegOrder {
     Remove,
     /// All copies become the same as its own.
     RepairFrom,
-    /// Where it was cut as the last one in sync, what it shows there is used.
+    /// Its data behind the cut that it got as the last one in sync are used as they are.
     AcceptCut,
 }
 
-/// An order whose caller has given up (T55).
+/// An order whose caller has timed out (T55).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pending {
     /// [`LegOrder::Remove`] of the leg of this slot.
@@ -226,7 +225,7 @@ pub enum MirrorState {
     Running,
     /// It is being stopped, or has been.
     Stopped,
-    /// Another owner has it, or nothing can be said on its last leg: changes fail.
+    /// Another owner has it, or nothing can be written to its last leg: changes fail.
     Failed(String),
 }
 
@@ -240,7 +239,7 @@ pub enum LegStatus {
     Unusable,
     /// It has every acknowledged write.
     InSync,
-    /// It gets every write, and what it lacks is copied to it.
+    /// It gets every write, and the data that it lacks are copied to it.
     Rebuilding,
     /// It missed writes, and gets none.
     Stale,
@@ -285,12 +284,11 @@ pub struct LegReport {
     pub name: String,
     /// As configured; none of a leg that is not.
     pub uris: Vec<String>,
-    /// The host's volume; `None`: the mirror has it, and nobody has given it.
+    /// The host's volume; `None`: the leg is not configured.
     pub volume: Option<u16>,
     /// Which one it is.
     pub slot: Option<u8>,
-    /// Its identifier, by what the mirror says of this slot: while both are the same, it is the
-    /// same leg.
+    /// Its identifier, by the mirror's superblock; `None`: it is none of the mirror's legs.
     pub id: Option<Id>,
     /// How it is.
     pub status: LegStatus,
@@ -369,9 +367,9 @@ pub struct MirrorReport {
     pub adding: u16,
     /// The same of legs that are to be removed.
     pub removing: u16,
-    /// What its legs say, once it runs.
+    /// The latest superblock, once it runs.
     pub superblock: Option<Superblock>,
-    /// What it was set to is on its legs, durably.
+    /// Its properties are on its legs, durably.
     pub kept: bool,
     /// In force.
     pub policy: Policy,
@@ -387,13 +385,14 @@ pub struct MirrorReport {
     pub regions: u64,
     /// The volume that was to be a leg last, and why it is none, if it is none.
     pub not_added: Option<(u16, String)>,
-    /// What was to be taken back last, and whether it was; `None`: another order came since.
+    /// The last order that was to be taken back, and whether it was; `None`: another order came
+    /// since.
     pub taken_back: Option<(Pending, bool)>,
-    /// What came of it when it was to grow last: its size, or why it stays as it is.
+    /// Result of the last order to grow: its size, or why it stays as it is.
     pub grown: Option<Result<u64, String>>,
-    /// What the last check found.
+    /// Result of the last check.
     pub checked: Option<CheckReport>,
-    /// A check that is under way: since when, ns, and what it has found so far.
+    /// The check under way: since when, ns, and its result so far.
     pub checking: Option<(u64, CheckReport)>,
     /// How fast is copied in the background at least and at most, and now, bytes per second.
     pub speed: Speed,

@@ -3,7 +3,7 @@ use super::common::{Disk, HOST, SECOND};
 use super::rig::{BLOCK, Rig, WITHOUT, configured, data, io, made};
 use engine::host::{Change, HostControl, IoOp};
 use engine::machine::DeviceError;
-use engine::mirror::{LegOrder, LegStatus, MIRRORS_FROM, MirrorOrder};
+use engine::mirror::{LegOrder, LegStatus, MIRRORS_FROM};
 use multipath::Outcome;
 use policy::PathIndex;
 

@@ -2,7 +2,7 @@
 use super::common::{Disk, HOST, MS, SECOND};
 use super::rig::{Rig, configured, data, io, made, said_of, shared, superblock};
 use engine::host::{IoOp, PathKind};
-use engine::mirror::{LegOrder, LegStatus, MirrorOrder};
+use engine::mirror::{LegOrder, LegStatus};
 use mirror::layout::COPIES_AT;
 use mirror::superblock::Owner;
 use mirror::{Id, Label};

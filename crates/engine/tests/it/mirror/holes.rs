@@ -4,7 +4,7 @@ use super::rig::{BLOCK, Rig, configured, data, io, made};
 use engine::DeviceOp;
 use engine::host::{IoOp, PathKind};
 use engine::machine::DeviceError;
-use engine::mirror::{LegOrder, LegStatus, MirrorOrder};
+use engine::mirror::{LegOrder, LegStatus};
 use multipath::Outcome;
 use nvme::wire::Status;
 use policy::PathIndex;

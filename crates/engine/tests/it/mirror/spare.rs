@@ -2,7 +2,7 @@
 use super::common::SECOND;
 use super::rig::{Rig, made, shared};
 use engine::machine::DeviceError;
-use engine::mirror::{LegOrder, LegStatus, MirrorOrder};
+use engine::mirror::{LegOrder, LegStatus};
 use multipath::Outcome;
 use nvme::wire::Status;
 
