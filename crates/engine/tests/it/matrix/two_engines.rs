@@ -1,19 +1,21 @@
 //! Two engines that offer one volume under one NQN, as they should not: a host refuses the second
 //! path if it sees one controller number twice, and notices nothing else.
 use crate::common::{BLOCK, HOST, SECOND, io, tcp_path};
-use crate::nvme_server::rig::{Below, GUEST, Rig, Setup, core, to};
+use crate::nvme_server::rig::{Below, GUEST, Rig, Setup, core, local, to};
 use engine::host::{HostEvent, IoOp};
 use engine::limits::EXPORTS_MAX;
 use multipath::Outcome;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A host with a path to each engine; the second engine counts its controllers from this number.
-fn rig(cntlid_min: u16) -> Rig {
+/// A host with a path to each engine; the second engine counts its controllers from this number,
+/// and its device has blocks of this size (log2).
+fn rig(cntlid_min: u16, block_shift: u8) -> Rig {
     let mut setup = Setup::over(Below::Local);
     setup.guest.volumes[0].paths.push(tcp_path(1));
     let mut other = Setup::over(Below::Local);
     other.server.subsystem.cntlid_min = cntlid_min;
+    other.core.volumes[0].paths = vec![local(0, block_shift)];
     let mut rig = Rig::new(setup);
     let engine = core(
         other.below,
@@ -42,9 +44,8 @@ fn write_and_read(rig: &mut Rig) {
     }
 }
 
-#[test]
-fn second_engine_of_one_controller_number_is_refused() {
-    let mut rig = rig(1);
+/// The second path is refused with these words, and the first one is used.
+fn assert_refused(mut rig: Rig, why: &str) {
     let refusals = |rig: &Rig| -> Vec<String> {
         let lines = rig.guest_events.iter().filter_map(|event| match event {
             HostEvent::Failed(0, line) => Some(line.clone()),
@@ -56,7 +57,7 @@ fn second_engine_of_one_controller_number_is_refused() {
         rig.info().is_some() && !refusals(rig).is_empty()
     });
     let lines = refusals(&rig);
-    assert!(lines[0].contains("controller"), "{lines:?}");
+    assert!(lines[0].contains(why), "{lines:?}");
     write_and_read(&mut rig);
     assert_eq!(
         rig.guest.borrow().volume(0).unwrap().usable(),
@@ -66,8 +67,18 @@ fn second_engine_of_one_controller_number_is_refused() {
 }
 
 #[test]
+fn second_engine_of_one_controller_number_is_refused() {
+    assert_refused(rig(1, 12), "controller");
+}
+
+#[test]
+fn second_engine_of_other_blocks_is_refused() {
+    assert_refused(rig(2, 9), "blocks of 512 bytes here, 4096 there");
+}
+
+#[test]
 fn second_engine_of_another_controller_number_is_used() {
-    let mut rig = rig(2);
+    let mut rig = rig(2, 12);
     rig.until(60 * SECOND, |rig| {
         rig.guest.borrow().volume(0).unwrap().usable() == 3
     });

@@ -31,14 +31,11 @@ fn flush() -> Io {
 
 /// First byte of a block on a leg, or on the disk.
 pub fn at(rig: &Rig, below: Below, block: u64) -> usize {
-    let start = match below {
-        Below::Mirror => {
-            let place = crate::mirror::rig::superblock(&rig.disks[0])
-                .superblock
-                .place;
-            place.data_offset
-        }
-        _ => 0,
+    let start = if below.is_mirror() {
+        let superblock = crate::mirror::rig::superblock(&rig.disks[0]).superblock;
+        superblock.place.data_offset
+    } else {
+        0
     };
     (start + block * u64::from(BLOCK)) as usize
 }

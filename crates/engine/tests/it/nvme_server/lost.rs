@@ -8,6 +8,7 @@ use engine::limits::EXPORTS_MAX;
 use engine::mirror::{MIRRORS_FROM, MirrorOrder};
 use engine::target::Event;
 use multipath::Outcome;
+use std::ops::Range;
 
 fn write(slot: u64) -> Io {
     let at = slot * u64::from(BLOCK);
@@ -21,9 +22,9 @@ fn is_accessible(rig: &Rig) -> bool {
 
 /// Commands wait as long as the device lets them, their connection lives on with its keep-alive,
 /// and the host knows why.
-#[test]
-fn commands_wait_for_a_path_and_their_connection_lives() {
-    let mut setup = Setup::over(Below::Paths);
+fn wait(below: Below, paths: Range<usize>) {
+    let mut setup = Setup::over(below);
+    setup.target.subsystem.volatile_write_cache = false;
     setup.guest.kato_ms = 1000;
     setup.guest.io_timeout_ns = 100 * SECOND;
     let mut rig = Rig::ready(setup);
@@ -32,7 +33,7 @@ fn commands_wait_for_a_path_and_their_connection_lives() {
     rig.pass(10 * MS);
     rig.slow(0);
     let before = rig.world.connections(GUEST);
-    rig.lose_paths();
+    rig.lose(paths.clone());
     rig.until(SECOND, |rig| !is_accessible(rig));
     // A command that comes now waits with the host, for an ANA state that lets it go.
     rig.submit(&write(1), 8);
@@ -44,12 +45,23 @@ fn commands_wait_for_a_path_and_their_connection_lives() {
         (0, 0),
         "{stats:?}"
     );
-    rig.find_paths();
+    rig.find(paths);
     assert_eq!(rig.end(0, 100 * SECOND), Outcome::Done);
     assert_eq!(rig.end(1, 10 * SECOND), Outcome::Done);
     assert!(is_accessible(&rig));
-    assert_eq!(rig.disks[0].bytes.borrow()[0], 7);
+    let at = super::data::at(&rig, below, 0);
+    assert_eq!(rig.disks[0].bytes.borrow()[at], 7);
     assert_eq!(rig.world.connections(GUEST), before);
+}
+
+#[test]
+fn commands_wait_for_a_path_and_their_connection_lives() {
+    wait(Below::Paths, 0..2);
+}
+
+#[test]
+fn commands_wait_for_a_leg_and_their_connection_lives() {
+    wait(Below::MirrorOfPaths, 0..4);
 }
 
 #[test]
@@ -63,7 +75,7 @@ fn fast_io_fail_tmo_ends_commands_with_a_status_of_the_path() {
     rig.submit(&write(0), 7);
     rig.pass(10 * MS);
     rig.slow(0);
-    let lost_ns = rig.world.now_ns;
+    let (lost_ns, before) = (rig.world.now_ns, rig.world.connections(GUEST));
     rig.lose_paths();
     assert_eq!(rig.end(0, 60 * SECOND), Outcome::PathError);
     let waited_ns = rig.world.now_ns - lost_ns;
@@ -72,6 +84,9 @@ fn fast_io_fail_tmo_ends_commands_with_a_status_of_the_path() {
         "{waited_ns}"
     );
     assert_eq!(rig.used(), 0);
+    // By an answer, and not by the end of its connection.
+    let stats = rig.core.borrow().port_stats(EXPORTS_MAX).unwrap();
+    assert_eq!((stats.errors, rig.world.connections(GUEST)), (1, before));
 }
 
 /// Its legs may have other contents when it begins anew, so hosts must not keep theirs: the
