@@ -170,11 +170,7 @@ pub fn mirror(ask: Ask, args: &MirrorArgs) -> anyhow::Result<()> {
 pub fn leg(ask: Ask, args: &LegArgs) -> anyhow::Result<()> {
     let (common, params) = args.parts();
     let call = ask(params);
-    let value = match call {
-        // Opens the leg's file again, behind other verbs.
-        EngineCall::MirrorRestore(_) => common.call_for_long(&call)?,
-        _ => common.call(&call)?,
-    };
+    let value = common.call(&call)?;
     common.print(&value, said)
 }
 
@@ -183,14 +179,12 @@ pub fn leg(ask: Ask, args: &LegArgs) -> anyhow::Result<()> {
 /// # Errors
 /// As [`mirror()`].
 pub fn assemble(args: &AssembleArgs) -> anyhow::Result<()> {
-    let value = args
-        .common
-        .call_for_long(&EngineCall::MirrorAssemble(MirrorParams {
-            without: args.without_missing,
-            discard: args.discard.clone(),
-            accept: args.accept,
-            ..MirrorParams::of(&args.volume)
-        }))?;
+    let value = args.common.call(&EngineCall::MirrorAssemble(MirrorParams {
+        without: args.without_missing,
+        discard: args.discard.clone(),
+        accept: args.accept,
+        ..MirrorParams::of(&args.volume)
+    }))?;
     args.common.print(&value, said)
 }
 

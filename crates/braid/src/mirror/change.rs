@@ -145,7 +145,7 @@ pub fn replace(args: &ReplaceArgs) -> anyhow::Result<()> {
 /// As [`add`].
 pub fn remove(args: &super::ask::LegArgs) -> anyhow::Result<()> {
     let (common, params) = args.parts();
-    let value = common.call_for_long(&EngineCall::MirrorRemove(params))?;
+    let value = common.call(&EngineCall::MirrorRemove(params))?;
     common.print(&value, |text, value| {
         let (volume, leg) = (word(&value["volume"]), word(&value["leg"]));
         let rest = match value["carries_superblock"] == true {
@@ -168,7 +168,7 @@ pub fn stop(args: &StopArgs) -> anyhow::Result<()> {
         force: args.force,
         ..MirrorParams::of(&args.volume)
     });
-    let value = args.common.call_for_long(&call)?;
+    let value = args.common.call(&call)?;
     args.common.print(&value, |text, value| {
         if let Some(why) = value["nothing"].as_str() {
             return writeln!(text, "{}: nothing to do: {why}", args.volume);
@@ -188,7 +188,7 @@ pub fn stop(args: &StopArgs) -> anyhow::Result<()> {
 /// As [`add`].
 pub fn grow(args: &super::ask::MirrorArgs) -> anyhow::Result<()> {
     let (common, volume) = args.parts();
-    let value = common.call_for_long(&EngineCall::MirrorGrow(MirrorParams::of(volume)))?;
+    let value = common.call(&EngineCall::MirrorGrow(MirrorParams::of(volume)))?;
     common.print(&value, |text, value| {
         let size = |key: &str| format_bytes(number(&value[key]));
         let (bytes, before) = (size("bytes"), size("before"));
@@ -243,7 +243,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<()> {
 
 /// Has it done, and says so; the leg that the engine names.
 fn changed(common: &Common, call: &EngineCall, said: &str) -> anyhow::Result<String> {
-    let value = common.call_for_long(call)?;
+    let value = common.call(call)?;
     common.print(&value, |text, value| {
         let (volume, leg) = (word(&value["volume"]), word(&value["leg"]));
         writeln!(text, "{volume}: {leg} {said}")

@@ -41,9 +41,9 @@ service::calls! {
         /// See `pending`.
         "pending.cancel" => PendingCancel(CancelParams) long,
         /// See `exports`.
-        "export.add" => ExportAdd(ExportParams),
+        "export.add" => ExportAdd(ExportParams) long,
         /// See `exports`.
-        "export.remove" => ExportRemove(ExportParams),
+        "export.remove" => ExportRemove(ExportParams) long,
         /// See `paths`, as of all `path.…`.
         "path.add" => PathAdd(PathParams) long,
         /// By URI or number, as all below.
@@ -362,11 +362,11 @@ mod tests {
             ),
             ("connect-all", json!({"uri": "nvme-tcp://10.0.0.1"}), true),
             ("reload", json!({}), true),
-            ("export.add", export, false),
+            ("export.add", export, true),
             (
                 "export.remove",
                 json!({"volume": "v0", "export": "tcp::0"}),
-                false,
+                true,
             ),
             ("path.fail", json!({"volume": "v0", "path": "0"}), true),
             ("mirror.assemble", assemble, true),

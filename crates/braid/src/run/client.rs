@@ -9,7 +9,7 @@ use super::exports::ExportParams;
 use super::live;
 use crate::cli::Usage;
 use crate::control::access::{Mode, Name};
-use crate::control::call::Nothing;
+use crate::control::call::{Call, Nothing};
 use crate::control::limits::ANSWER_WAIT;
 use crate::control::{rpc, socket};
 use crate::output::{self, Format, Style};
@@ -288,7 +288,7 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
             dry_run,
             common,
         } => {
-            let value = common.call_for_long(&EngineCall::Reload(ReloadParams {
+            let value = common.call(&EngineCall::Reload(ReloadParams {
                 force: *force,
                 dry_run: *dry_run,
             }))?;
@@ -308,7 +308,7 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
             force,
             common,
         } => {
-            let value = common.call_for_long(&EngineCall::Forget(ForgetParams {
+            let value = common.call(&EngineCall::Forget(ForgetParams {
                 volume: volume.clone(),
                 what: what.clone(),
                 force: *force,
@@ -329,7 +329,7 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
             common,
         } => {
             let call = EngineCall::PendingCancel(CancelParams { id: *id });
-            let value = common.call_for_long(&call)?;
+            let value = common.call(&call)?;
             common.print(&value, |text, value| {
                 writeln!(text, "cancelled: {}", word(&value["cancelled"]))
             })
@@ -338,7 +338,7 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
         EngineVerb::Accept { volume, common } => {
             let volume = volume.clone();
             // A mirror starts meanwhile.
-            let value = common.call_for_long(&EngineCall::Accept(AcceptParams { volume }))?;
+            let value = common.call(&EngineCall::Accept(AcceptParams { volume }))?;
             common.print(&value, |text, value| {
                 writeln!(text, "{}: accepted", word(&value["volume"]))
             })
@@ -348,17 +348,19 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
 }
 
 impl Common {
+    /// Asks the engine, as long as such a call may take.
     pub fn call(&self, call: &EngineCall) -> anyhow::Result<Value> {
-        self.call_within(call, ANSWER_WAIT)
+        let wait = if call.is_long() {
+            CHANGE_WAIT
+        } else {
+            ANSWER_WAIT
+        };
+        self.call_within(call, wait)
     }
 
     pub(super) fn call_within(&self, call: &EngineCall, wait: Duration) -> anyhow::Result<Value> {
         let mut stream = socket::connect(socket::RUN, self.socket.as_deref())?;
         rpc::call(&mut stream, call, wait)
-    }
-
-    pub fn call_for_long(&self, call: &EngineCall) -> anyhow::Result<Value> {
-        self.call_within(call, CHANGE_WAIT)
     }
 
     pub fn show(
@@ -490,7 +492,7 @@ fn path(verb: &PathVerb) -> anyhow::Result<()> {
         PathVerb::Restore(args) => (EngineCall::PathRestore, args, false),
         PathVerb::Drain { force, path } => (EngineCall::PathDrain, path, *force),
     };
-    let value = args.common.call_for_long(&ask(PathParams {
+    let value = args.common.call(&ask(PathParams {
         volume: args.volume.clone(),
         path: args.path.clone(),
         force,

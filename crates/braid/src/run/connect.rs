@@ -41,8 +41,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use terminal::answer::{items, word};
 
-/// How long an answer is waited for.
-const WAIT: Duration = Duration::from_secs(600);
 /// How long discovery, and asking and trying what it tells, may take.
 const ALL_MAX: Duration = Duration::from_secs(300);
 /// Of that, what reading logs may take, in `connect_timeout`s: one slow controller must leave time
@@ -323,7 +321,7 @@ pub fn ask(args: &ConnectArgs) -> anyhow::Result<()> {
     address.set_port(args.trsvcid);
     let nqn = args.nqn.clone();
     let call = EngineCall::Connect(ConnectParams { address, nqn });
-    tell(&args.common, &args.common.call_within(&call, WAIT)?)
+    tell(&args.common, &args.common.call(&call)?)
 }
 
 /// Asks the engine for all that is discovered.
@@ -333,7 +331,7 @@ pub fn ask(args: &ConnectArgs) -> anyhow::Result<()> {
 pub fn ask_all(args: &ConnectAllArgs) -> anyhow::Result<()> {
     let uri = args.from.uri()?.to_string();
     let call = EngineCall::ConnectAll(ConnectAllParams { uri });
-    let value = args.common.call_within(&call, WAIT)?;
+    let value = args.common.call(&call)?;
     for note in items(&value["notes"]) {
         output::note(word(note));
     }

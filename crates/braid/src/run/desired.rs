@@ -10,7 +10,7 @@
 //! paths the file gives as before keeps those that were added and removed by hand; one whose paths
 //! it gives anew gets just these. A path keeps its admin state. Paths that discovery told of stay.
 use super::choices::Choices;
-use super::config::{Config, PathKeys, Volume};
+use super::config::{Config, Export, PathKeys, Volume};
 use super::entries::{AdminState, Origin, PathEntry};
 use super::paths::uris;
 use super::service::State;
@@ -102,6 +102,21 @@ impl DesiredVolume {
             return Err(format!("{uri} is a path of this volume already"));
         }
         self.paths.push(path);
+        Ok(())
+    }
+
+    /// An export more.
+    ///
+    /// # Errors
+    /// It has it.
+    pub fn add_export(&mut self, export: Export) -> Result<(), String> {
+        if self.of.exports.iter().any(|it| it.nbd == export.nbd) {
+            return Err(format!(
+                "{} is an export of this volume already",
+                export.nbd
+            ));
+        }
+        self.of.exports.push(export);
         Ok(())
     }
 

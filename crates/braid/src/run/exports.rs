@@ -9,9 +9,11 @@
 //! a removal, and may connect again. So they are where its address gets another volume.
 use super::address::{Accepting, Bound, NbdAddress, Towards};
 use super::config::{Config, Export};
+use super::locks::Alone;
 use super::service::{Exported, Service, State};
 use crate::control::access::{Mode, Name};
 use crate::control::rpc::ControlError;
+use crate::control::server::Caller;
 use anyhow::Context;
 use cores::RunControl;
 use engine::export::{ExportControl, Offer};
@@ -34,50 +36,57 @@ pub struct ExportParams {
 
 impl Service {
     /// `export.add`.
-    pub fn export_add(&self, params: ExportParams) -> Result<Value, ControlError> {
+    pub fn export_add(
+        &self,
+        params: &ExportParams,
+        by: &Caller<'_>,
+    ) -> Result<Value, ControlError> {
+        let nbd = address(&params.export)?;
         let export = Export {
-            nbd: address(&params.export)?,
+            nbd: nbd.clone(),
             read_only: params.read_only,
-            owner: params.owner,
-            group: params.group,
+            owner: params.owner.clone(),
+            group: params.group.clone(),
             mode: params.mode,
         };
         export
             .check()
             .map_err(|(_, why)| ControlError::params(why))?;
-        let mut state = self.state();
-        let volume = state.volumes.number(&params.volume)?;
-        state.may_export(volume)?;
-        let added = self.add_export(&mut state, volume, export, None);
-        let uri = added.map_err(|error| ControlError::refused(format!("{error:#}")))?;
+        let (_alone, volume) = self.alone_with_exports(params, by)?;
+        self.state().may_export(volume)?;
+        self.edit(volume, false, |it| it.add_export(export))?;
+        let state = self.state();
+        let there = state.export_at(volume, &nbd);
+        let there = there.and_then(|at| state.exports[at].as_ref());
+        let uri = there.map(|it| &it.uri);
         Ok(json!({"volume": params.volume, "export": params.export, "uri": uri}))
     }
 
     /// `export.remove`.
-    pub fn export_remove(&self, params: ExportParams) -> Result<Value, ControlError> {
-        let mut state = self.state();
-        let volume = state.volumes.number(&params.volume)?;
-        let mut namespaces = state.namespaces().into_iter();
-        let is_one = |uris: &[(String, u32)]| uris.iter().any(|(uri, _)| *uri == params.export);
-        if namespaces.any(|it| it.volume == volume && is_one(&it.uris)) {
-            return Err(ControlError::refused(format!(
-                "{}: an export over NVMe/TCP is the configuration's: take it out of the \
-                 configuration, and say braid reload",
-                params.export
-            )));
-        }
-        let shown = |export: &Exported| export.volume == volume && export.uri == params.export;
-        let shown = |export: &Option<Exported>| export.as_ref().is_some_and(shown);
-        let found = match state.exports.iter().position(shown) {
-            Some(number) => Some(number),
-            None => state.export_at(volume, &address(&params.export)?),
-        };
-        let Some(number) = found else {
-            let text = format!("{} is not exported as {}", params.volume, params.export);
-            return Err(ControlError::params(text));
-        };
-        self.remove_export(&mut state, number);
+    pub fn export_remove(
+        &self,
+        params: &ExportParams,
+        by: &Caller<'_>,
+    ) -> Result<Value, ControlError> {
+        let (_alone, volume) = self.alone_with_exports(params, by)?;
+        let nbd = self.state().shown_export(volume, params)?;
+        self.edit(volume, false, |it| {
+            it.of.exports.retain(|it| it.nbd != nbd);
+            Ok(())
+        })?;
         Ok(json!({"volume": params.volume, "export": params.export}))
+    }
+
+    /// The volume of a verb, with its exports for this verb alone.
+    fn alone_with_exports(
+        &self,
+        params: &ExportParams,
+        by: &Caller<'_>,
+    ) -> Result<(Alone<'_>, u16), ControlError> {
+        let names = std::slice::from_ref(&params.volume);
+        let alone = self.changes.alone_with_all(names, by)?;
+        let volume = self.state().volumes.number(&params.volume)?;
+        Ok((alone, volume))
     }
 
     /// Listens again for exports whose socket was removed; clients that are connected stay. What
@@ -207,6 +216,33 @@ impl Service {
 }
 
 impl State {
+    /// The address of an export that is meant by that, or as it is shown.
+    ///
+    /// # Errors
+    /// There is none over NBD.
+    fn shown_export(&self, volume: u16, params: &ExportParams) -> Result<NbdAddress, ControlError> {
+        let mut namespaces = self.namespaces().into_iter();
+        let is_one = |uris: &[(String, u32)]| uris.iter().any(|(uri, _)| *uri == params.export);
+        if namespaces.any(|it| it.volume == volume && is_one(&it.uris)) {
+            return Err(ControlError::refused(format!(
+                "{}: an export over NVMe/TCP is the configuration's: take it out of the \
+                 configuration, and say braid reload",
+                params.export
+            )));
+        }
+        let mut all = self.exports.iter().flatten();
+        let shown = all.find(|it| it.volume == volume && it.uri == params.export);
+        if let Some(it) = shown {
+            return Ok(it.export.nbd.clone());
+        }
+        let nbd = address(&params.export)?;
+        let there = self.export_at(volume, &nbd).map(|_| nbd);
+        there.ok_or_else(|| {
+            let text = format!("{} is not exported as {}", params.volume, params.export);
+            ControlError::params(text)
+        })
+    }
+
     /// Exports of a volume that listen.
     pub fn exports_of(&self, volume: u16) -> Vec<Export> {
         let all = self.exports.iter().flatten();

@@ -7,7 +7,7 @@
 //! a plan that is carried out in order, and taken back in reverse where a step fails, ends with the
 //! engine as desired or as it was. What can't fail comes last.
 use super::address::NbdAddress;
-use super::config::{Export, PathKeys, Volume};
+use super::config::{Export, PathKeys};
 use super::desired::{Desired, DesiredVolume, PathSpec};
 use super::entries::{AdminState, PathEntry};
 use super::live;

@@ -4,7 +4,7 @@
 //! The caller has the volumes of the changes to itself ([`locks`](super::locks)). A step is done
 //! when [`Reconciler::step`] returns, or nothing of it is; one that the engine makes after that is
 //! taken back by itself (T55). An export that was added listens, and takes clients once the caller
-//! lets it ([`Reconciler::take_bound`]).
+//! lets it ([`Reconciler::take_bound`]); those of a verb do when it is done.
 use super::address::Bound;
 use super::config::Export;
 use super::desired::{Desired, DesiredVolume, PathSpec};
@@ -146,6 +146,21 @@ impl<'a> Reconciler<'a> {
         }
     }
 
+    /// Exports that were added take clients.
+    ///
+    /// # Errors
+    /// Why all is as before.
+    fn listen(&mut self) -> Result<(), String> {
+        let bound = self.take_bound();
+        let begun = {
+            let mut state = self.service.state();
+            self.service.begin_exports(&mut state, bound, Vec::new())
+        };
+        begun
+            .map(drop)
+            .map_err(|error| self.undone(format!("{error:#}")))
+    }
+
     /// Exports that listen, by the numbers of their volumes; their clients wait to be accepted.
     pub fn take_bound(&mut self) -> Vec<(u16, Export, Bound)> {
         let bound = std::mem::take(&mut self.bound);
@@ -241,7 +256,14 @@ impl<'a> Reconciler<'a> {
             }
             Change::RemoveExport(name, export) => {
                 let is_it = |it: &(String, Export, Bound)| it.0 == *name && it.1 == *export;
+                let before = self.bound.len();
                 self.bound.retain(|it| !is_it(it));
+                let number = self.number(name);
+                let mut state = service.state();
+                let at = number.and_then(|it| Ok(state.export_at(it, &export.nbd)));
+                if let (Ok(Some(at)), true) = (at, self.bound.len() == before) {
+                    service.remove_export(&mut state, at);
+                }
             }
             Change::SetExport(name, before, after) => {
                 let number = self.number(name)?;
@@ -331,8 +353,12 @@ impl Service {
     /// # Errors
     /// Why all is as before, or not so yet.
     pub fn make(&self, plan: &[Change], force: bool) -> Result<(), ControlError> {
-        let waits = Reconciler::of_verb(self).carry_out(plan, force);
-        match waits.map(|waits| waits.join("; ")) {
+        let mut steps = Reconciler::of_verb(self);
+        let waits = steps.carry_out(plan, force);
+        match waits
+            .and_then(|waits| steps.listen().map(|()| waits))
+            .map(|waits| waits.join("; "))
+        {
             Ok(waits) if waits.is_empty() => Ok(()),
             Ok(why) | Err(why) => Err(ControlError::refused(why)),
         }

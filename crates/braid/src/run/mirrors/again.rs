@@ -101,7 +101,15 @@ impl Service {
             close();
             ControlError::refused(format!("{name} was not begun: {why}"))
         })?;
-        self.listen_again(volume, &stopped.exports)?;
+        self.state().stopped.remove(&volume);
+        self.edit(volume, true, |it| {
+            // Unless they were added again by now.
+            let there = it.of.exports.clone();
+            let again = stopped.exports.into_iter();
+            let again = again.filter(|new| !there.iter().any(|it| it.nbd == new.nbd));
+            it.of.exports.extend(again);
+            Ok(())
+        })?;
         match became {
             MirrorState::Running => Ok(()),
             MirrorState::Refused(why) | MirrorState::Failed(why) => {
@@ -203,20 +211,5 @@ impl Service {
             opened.map_err(left_out).ok()
         };
         legs.iter().filter_map(open).unzip()
-    }
-
-    /// It was begun: its exports listen, unless they do by now.
-    fn listen_again(&self, volume: u16, exports: &[Export]) -> Result<(), ControlError> {
-        let mut state = self.state();
-        state.stopped.remove(&volume);
-        for export in exports {
-            let mut there = state.exports.iter().flatten();
-            if there.any(|it| it.volume == volume && it.export == *export) {
-                continue;
-            }
-            let made = self.add_export(&mut state, volume, export.clone(), None);
-            made.map_err(|error| ControlError::refused(format!("{error:#}")))?;
-        }
-        Ok(())
     }
 }

@@ -431,17 +431,11 @@ impl Service {
                 "{name} has clients: {clients}; disconnect them, or say --force"
             )));
         }
-        let mut exports = Vec::new();
-        {
-            let mut state = self.state();
-            for number in 0..state.exports.len() {
-                let there = state.exports[number].as_ref();
-                if let Some(it) = there.filter(|it| it.volume == volume) {
-                    exports.push(it.export.clone());
-                    self.remove_export(&mut state, number);
-                }
-            }
-        }
+        let exports = self.state().exports_of(volume);
+        self.edit(volume, true, |it| {
+            it.of.exports.clear();
+            Ok(())
+        })?;
         // Before it is waited for: it may end only after that, and begins anew by this.
         self.note_stopped(volume, report, exports);
         let drain = Duration::from_nanos(self.drain_ns());

@@ -1,7 +1,7 @@
 use super::*;
 use crate::run::choices::Choices;
 use crate::run::config::tests::parsed;
-use crate::run::config::{Config, Kind};
+use crate::run::config::{Config, Kind, Volume};
 use crate::run::entries::Origin;
 use crate::run::paths::uris;
 use crate::run::registry::Registry;
