@@ -99,8 +99,8 @@ impl Kept for Choice {
 impl Choice {
     /// What a volume is to be other than its file says. `before`: the choices until now.
     fn of(file: &Volume, now: &DesiredVolume, before: Option<&Self>) -> Self {
-        let configured = Setting::new(file.policy, file.knobs());
-        let chosen = Setting::new(now.policy, now.knobs);
+        let configured = Setting::of(file);
+        let chosen = Setting::of(&now.of);
         let is_set = configured != chosen;
         let (in_file, in_force) = (file.recovery(), now.of.recovery());
         let keys = live::KEYS.iter().map(|key| {
@@ -136,7 +136,8 @@ impl Choice {
     fn desired(&self, file: &Volume) -> DesiredVolume {
         let mut it = DesiredVolume::of_file(file.clone(), None);
         if let Some((policy, knobs)) = self.setting(file) {
-            (it.policy, it.knobs) = (policy, knobs);
+            it.of.policy = policy;
+            it.of.set_knobs(knobs);
         }
         self.apply_keys(&mut it.of);
         let paths = self.paths.as_ref();
@@ -148,7 +149,7 @@ impl Choice {
 
     /// Policy and knobs, if the file says of them what it said then.
     fn setting(&self, file: &Volume) -> Option<(Policy, Knobs)> {
-        let is_same = self.configured == Some(Setting::new(file.policy, file.knobs()));
+        let is_same = self.configured == Some(Setting::of(file));
         let chosen = self.chosen.as_ref().filter(|_| is_same)?;
         let knobs = Knobs {
             ewma_shift: chosen.ewma_shift,
@@ -206,9 +207,10 @@ fn auto() -> String {
 }
 
 impl Setting {
-    fn new(policy: Policy, knobs: Knobs) -> Self {
+    fn of(volume: &Volume) -> Self {
+        let knobs = volume.knobs();
         Self {
-            policy: policy.to_string(),
+            policy: volume.policy.to_string(),
             ewma_shift: knobs.ewma_shift,
             weight_timeout_ns: knobs.weight_timeout_ns,
             hedge: knobs.hedging.to_string(),
@@ -337,13 +339,13 @@ mod tests {
     /// Policy and knobs that hold for the volume of this configuration.
     fn setting(choices: &Choices, of: &Config) -> (Policy, Knobs) {
         let it = choices.desired(&of.volumes[0]);
-        (it.policy, it.knobs)
+        (it.of.policy, it.of.knobs())
     }
 
     /// Chooses this policy for the volume of a configuration.
     fn choose(choices: &mut Choices, of: &Config, policy: Policy) {
         let mut now = choices.desired(&of.volumes[0]);
-        now.policy = policy;
+        now.of.policy = policy;
         choices.keep(&of.volumes[0], &now).unwrap();
     }
 
@@ -414,12 +416,12 @@ mod tests {
         let mut choices = started(place, &first);
         let mut choose = |with: &Config| {
             let mut now = choices.desired(volume);
-            now.policy = Policy::QueueDepth;
+            now.of.policy = Policy::QueueDepth;
             now.paths[0].admin = AdminState::Failed;
             choices.keep(volume, &now).unwrap();
             choices.forget_others(with);
             let again = started(place, &first).desired(volume);
-            (again.policy, again.aside().len())
+            (again.of.policy, again.aside().len())
         };
         assert_eq!(choose(&first), (Policy::QueueDepth, 1), "it still holds");
         let policy_only = choose(&config("round-robin", "mem:1MiB"));
@@ -481,9 +483,9 @@ mod tests {
             let file = with("policy = \"numa\"\n", &[1, 2]);
             let mut now = DesiredVolume::of_file(file.clone(), None);
             if is_policy {
-                now.policy = Policy::QueueDepth;
+                now.of.policy = Policy::QueueDepth;
             }
-            now.knobs.ewma_shift = shift;
+            now.of.ewma_shift = Some(shift);
             let key = live::find("retries").unwrap();
             now.of = key.set(&now.of, &retries.to_string()).unwrap();
             now.of.paths = with("", &paths).paths;
@@ -498,20 +500,20 @@ mod tests {
             }
             let choice = Choice::of(&file, &now, None);
             let again = choice.desired(&file);
-            prop_assert_eq!((again.policy, again.knobs), (now.policy, now.knobs));
+            prop_assert_eq!(Setting::of(&again.of), Setting::of(&now.of));
             prop_assert_eq!(again.of.recovery(), now.of.recovery());
             prop_assert_eq!((&again.paths, &again.awaited), (&now.paths, &now.awaited));
             prop_assert_eq!(uris(&again.of.paths), uris(&now.of.paths));
             // The policy is another one in the file, and its paths and keys are not.
             let other = with("policy = \"round-robin\"\n", &[1, 2]);
             let again = choice.desired(&other);
-            prop_assert_eq!((again.policy, again.knobs), (other.policy, other.knobs()));
+            prop_assert_eq!(Setting::of(&again.of), Setting::of(&other));
             prop_assert_eq!(again.of.recovery(), now.of.recovery());
             prop_assert_eq!(&again.paths, &now.paths);
             // Its paths are others.
             let other = with("policy = \"numa\"\n", &[1, 5]);
             let again = choice.desired(&other);
-            prop_assert_eq!((again.policy, again.knobs), (now.policy, now.knobs));
+            prop_assert_eq!(Setting::of(&again.of), Setting::of(&now.of));
             prop_assert_eq!(uris(&again.of.paths), uris(&other.paths));
             prop_assert!(again.aside().is_empty());
         }
@@ -528,7 +530,7 @@ mod tests {
             fs::write(&path, text).unwrap();
             let mut choices = started(place, &of);
             let now = choices.desired(&of.volumes[0]);
-            assert!(now.knobs.check().is_ok());
+            assert!(now.of.knobs().check().is_ok());
             choices.keep(&of.volumes[0], &now).unwrap();
             assert_eq!(started(place, &of).map, choices.map);
             for file in fs::read_dir(place.join("volumes")).unwrap() {

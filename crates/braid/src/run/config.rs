@@ -529,6 +529,13 @@ impl Volume {
         }
     }
 
+    /// With these knobs.
+    pub fn set_knobs(&mut self, knobs: Knobs) {
+        self.ewma_shift = Some(knobs.ewma_shift);
+        self.weight_timeout = Some(knobs.weight_timeout_ns);
+        self.hedge = Some(knobs.hedging);
+    }
+
     /// What puts a path on probation.
     fn health(&self) -> Limits {
         let usual = Limits::default();

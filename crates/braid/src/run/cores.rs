@@ -88,15 +88,12 @@ impl Cores {
     pub fn start(
         config: &Config,
         identity: &HostIdentity,
-        (chosen, before): (
-            impl Fn(&Volume) -> (Policy, Knobs),
-            impl Fn(&Volume) -> Before,
-        ),
+        before: impl Fn(&Volume) -> Before,
         namespaces: &known::Known,
         events: &mpsc::Sender<RunEvent>,
     ) -> anyhow::Result<Self> {
         let storages = mirrors::apart(&config.volumes).map_err(anyhow::Error::msg)?;
-        let (resources, volumes, absent) = opened(config, chosen, before)?;
+        let (resources, volumes, absent) = opened(config, before)?;
         let room = room(config);
         let cpu = |core: u16| config.cpus.get(usize::from(core)).copied();
         let nodes: Vec<u32> = (0..config.cores).map(|core| node_of(cpu(core))).collect();
@@ -348,11 +345,7 @@ impl Senders {
 ///
 /// # Errors
 /// A path or file that can't be.
-fn opened(
-    config: &Config,
-    chosen: impl Fn(&Volume) -> (Policy, Knobs),
-    before: impl Fn(&Volume) -> Before,
-) -> anyhow::Result<Opened> {
+fn opened(config: &Config, before: impl Fn(&Volume) -> Before) -> anyhow::Result<Opened> {
     let mut resources = Resources {
         patience: Some(Instant::now() + RESOLVE_MAX),
         ..Resources::default()
@@ -366,11 +359,10 @@ fn opened(
     };
     let plain = config.volumes.iter().zip(&numbers);
     for (volume, number) in plain.filter(|(it, _)| !it.is_mirror()) {
-        let (policy, knobs) = chosen(volume);
         let plan = VolumePlan {
             name: volume.name.clone(),
-            policy,
-            knobs,
+            policy: volume.policy,
+            knobs: volume.knobs(),
             paths: volume.paths.clone(),
             access: late::access(volume),
             quiesce_ns: volume.queue_quiesce_ns(),

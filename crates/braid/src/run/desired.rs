@@ -16,7 +16,6 @@ use super::paths::uris;
 use super::service::State;
 use super::volumes::Running;
 use crate::uri::PathUri;
-use policy::{Knobs, Policy};
 use std::collections::BTreeMap;
 
 /// One path as it is to be.
@@ -33,12 +32,9 @@ pub struct PathSpec {
 /// One volume as it is to be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DesiredVolume {
-    /// Its keys and exports, with the values of keys that were chosen by hand and still hold.
+    /// Its keys and exports, with the policy and the values of keys that are in force: of the file,
+    /// or chosen by hand.
     pub of: Volume,
-    /// The one in force: of the file, or chosen by hand.
-    pub policy: Policy,
-    /// Those in force.
-    pub knobs: Knobs,
     /// In the order in which they are shown.
     pub paths: Vec<PathSpec>,
     /// Set by hand of paths that discovery may tell of again, by URI.
@@ -78,8 +74,6 @@ impl DesiredVolume {
     pub fn new(running: &Running) -> Self {
         Self {
             of: running.of.clone(),
-            policy: running.policy,
-            knobs: running.knobs,
             paths: running.entries().iter().map(PathSpec::from).collect(),
             awaited: running.entries().awaited().clone(),
         }
@@ -193,8 +187,6 @@ impl DesiredVolume {
             }
         };
         Self {
-            policy: of.policy,
-            knobs: of.knobs(),
             of,
             paths,
             awaited: before.map_or_else(BTreeMap::new, |it| it.0.awaited.clone()),
@@ -224,12 +216,6 @@ impl Desired {
         config.volumes = self.volumes.iter().map(|it| it.of.clone()).collect();
     }
 
-    /// Policy and knobs of one of the volumes.
-    pub fn setting(&self, of: &Volume) -> (Policy, Knobs) {
-        let it = self.volume(&of.name);
-        it.map_or((of.policy, of.knobs()), |it| (it.policy, it.knobs))
-    }
-
     /// Of a configuration alone.
     pub fn of_file(config: &Config) -> Self {
         let volumes = config.volumes.iter();
@@ -249,11 +235,7 @@ impl Desired {
             };
             let before = self.volume(&file.name);
             let before = before.map(|it| (it, old.paths_of(&file.name)));
-            DesiredVolume {
-                policy: chosen.policy,
-                knobs: chosen.knobs,
-                ..DesiredVolume::of_file(of, before)
-            }
+            DesiredVolume::of_file(of, before)
         };
         Self {
             volumes: new.volumes.iter().map(volume).collect(),

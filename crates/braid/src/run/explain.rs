@@ -149,7 +149,7 @@ impl Service {
         let shown = |it: &PathEntry| (it.name().to_owned(), it.config().uri.to_string());
         let paths = paths.map(|it| (it.index().0, shown(it)));
         let paths = paths.collect();
-        Ok((volume, running.policy.to_string(), paths))
+        Ok((volume, running.of.policy.to_string(), paths))
     }
 }
 

@@ -162,11 +162,11 @@ fn forget(it: &mut DesiredVolume, file: &Volume, what: Option<&str>) -> Result<(
     let is = |wanted: &str| what.is_none_or(|what| what == wanted);
     let mut known = false;
     if is("policy") {
-        (it.policy, known) = (file.policy, true);
+        (it.of.policy, known) = (file.policy, true);
     }
     for (knob, take) in KNOBS {
         if is(knob) {
-            take(&mut it.knobs, &file.knobs());
+            take(&mut it.of, file);
             known = true;
         }
     }
@@ -195,12 +195,12 @@ fn forget(it: &mut DesiredVolume, file: &Volume, what: Option<&str>) -> Result<(
     }
 }
 
-type TakeKnob = fn(&mut policy::Knobs, &policy::Knobs);
+type TakeKnob = fn(&mut Volume, &Volume);
 
 const KNOBS: [(&str, TakeKnob); 3] = [
     ("ewma_shift", |to, from| to.ewma_shift = from.ewma_shift),
     ("weight_timeout", |to, from| {
-        to.weight_timeout_ns = from.weight_timeout_ns;
+        to.weight_timeout = from.weight_timeout
     }),
-    ("hedge", |to, from| to.hedging = from.hedging),
+    ("hedge", |to, from| to.hedge = from.hedge),
 ];

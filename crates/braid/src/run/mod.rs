@@ -185,8 +185,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let before = |volume: &config::Volume| marks.before(volume);
     nvme_exports::check(&config)?;
     let host_ports = nvme_exports::bind_all(&config)?;
-    let made = (|volume: &config::Volume| desired.setting(volume), before);
-    let mut cores = Cores::start(&config, &identity, made, &known, &told)?;
+    let mut cores = Cores::start(&config, &identity, before, &known, &told)?;
     let start = Start {
         configured,
         desired,

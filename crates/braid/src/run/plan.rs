@@ -311,8 +311,9 @@ impl ActualVolume {
                     .push(Change::RemovePath(name(), spec.clone())),
             }
         }
-        if (self.now.policy, self.now.knobs) != (wanted.policy, wanted.knobs) {
-            let set = Change::SetPolicy(name(), wanted.policy, wanted.knobs);
+        let (policy, knobs) = (wanted.of.policy, wanted.of.knobs());
+        if (self.now.of.policy, self.now.of.knobs()) != (policy, knobs) {
+            let set = Change::SetPolicy(name(), policy, knobs);
             changes.rest.push(set);
         }
         let keys = live::changed(&self.now.of, &wanted.of);

@@ -426,7 +426,7 @@ pub fn set(
     let number = state.volumes.number(name).ok()?;
     match change {
         Change::SetPolicy(_, policy, knobs) => {
-            service.set_policy(state, number, *policy, *knobs);
+            service.senders.set_policy(number, *policy, *knobs);
             Some(format!("{name}: policy {policy}"))
         }
         Change::SetPath(_, keys, words) => {

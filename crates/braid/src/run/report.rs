@@ -94,11 +94,11 @@ impl<'a> Report<'a> {
                 "kind": kind(volume),
                 "leg_of": volume.leg_of,
                 "state": self.health(index).name(),
-                "policy": running.policy.to_string(),
-                "ewma_shift": running.knobs.ewma_shift,
-                "weight_timeout_ns": running.knobs.weight_timeout_ns,
-                "hedge": running.knobs.hedging.to_string(),
-                "hedging": running.knobs.hedging.works(running.policy),
+                "policy": running.of.policy.to_string(),
+                "ewma_shift": running.of.knobs().ewma_shift,
+                "weight_timeout_ns": running.of.knobs().weight_timeout_ns,
+                "hedge": running.of.knobs().hedging.to_string(),
+                "hedging": running.of.knobs().hedging.works(running.of.policy),
                 "waiting": self.waiting(index),
                 "failover": self.failover(index),
                 "hedges": self.hedges(index),
@@ -194,7 +194,7 @@ impl<'a> Report<'a> {
             json!({
                 "Name": format!("nvme-subsys{number}"),
                 "NQN": nqn,
-                "IOPolicy": self.state.volumes[volume].policy.to_string(),
+                "IOPolicy": self.state.volumes[volume].of.policy.to_string(),
                 "Paths": paths,
             })
         });

@@ -312,13 +312,6 @@ impl Service {
         Some(exported)
     }
 
-    /// Another policy and knobs for a volume.
-    pub fn set_policy(&self, state: &mut State, volume: u16, policy: Policy, knobs: Knobs) {
-        self.senders.set_policy(volume, policy, knobs);
-        let running = &mut state.volumes[volume];
-        (running.policy, running.knobs) = (policy, knobs);
-    }
-
     /// How long I/O has when the engine ends.
     pub fn drain_ns(&self) -> u64 {
         self.state().configured.drain_timeout.0
@@ -438,11 +431,11 @@ impl Service {
                 let fits = policy.and_then(|it| it.check(count).map(|()| it));
                 fits.map_err(|error| ControlError::params(format!("\"{text}\": {error}")))
             });
-            (it.policy, chosen.transpose()?)
+            (it.of.policy, chosen.transpose()?)
         };
         if let Some(policy) = chosen {
             self.choose(name, |it| {
-                it.policy = policy;
+                it.of.policy = policy;
                 Ok(())
             })?;
         }
@@ -459,19 +452,19 @@ impl Service {
             }
             let wrong = |error| ControlError::params(format!("{name} \"{value}\": {error}"));
             self.choose(volume, |it| {
-                let (policy, knobs) = (it.policy, &mut it.knobs);
+                let of = &mut it.of;
                 match name.as_str() {
                     "ewma_shift" => {
-                        knobs.ewma_shift = Knobs::parse_ewma_shift(&value).map_err(wrong)?;
+                        of.ewma_shift = Some(Knobs::parse_ewma_shift(&value).map_err(wrong)?);
                     }
                     "weight_timeout" => {
                         let parsed = Knobs::parse_weight_timeout(&value);
-                        knobs.weight_timeout_ns = parsed.map_err(wrong)?;
+                        of.weight_timeout = Some(parsed.map_err(wrong)?);
                     }
                     "hedge" => {
                         let parsed = Hedging::parse(&value);
-                        let fits = parsed.and_then(|it| it.check(policy).map(|()| it));
-                        knobs.hedging = fits.map_err(wrong)?;
+                        let fits = parsed.and_then(|it| it.check(of.policy).map(|()| it));
+                        of.hedge = Some(fits.map_err(wrong)?);
                     }
                     _ => {
                         let key = live::find(&name).map_err(ControlError::params)?;
@@ -579,7 +572,7 @@ fn by_number(state: &State, volume: u16, policy: String) -> String {
 fn knobs_of(state: &State, volume: u16) -> Value {
     let it = &state.volumes[volume];
     let mut all = live::json(&it.of.recovery());
-    let mut knobs = it.knobs;
+    let mut knobs = it.of.knobs();
     if it.of.is_mirror() {
         // Between the paths of a leg, that leg's; between legs there is none.
         knobs.hedging = Hedging::Off;
@@ -589,7 +582,7 @@ fn knobs_of(state: &State, volume: u16) -> Value {
         ("ewma_shift", knobs.ewma_shift.into()),
         ("weight_timeout_ns", knobs.weight_timeout_ns.into()),
         ("hedge", knobs.hedging.to_string().into()),
-        ("hedging", knobs.hedging.works(it.policy).into()),
+        ("hedging", knobs.hedging.works(it.of.policy).into()),
     ] {
         all.insert(key.to_owned(), value);
     }

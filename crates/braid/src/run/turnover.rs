@@ -65,7 +65,7 @@ impl Service {
         let recorded = self.record(&desired.of)?;
         self.inherit(&desired.of)?;
         remember(&self.marks(), &mut desired);
-        let (policy, knobs, of) = (desired.policy, desired.knobs, &desired.of.clone());
+        let of = &desired.of.clone();
         if of.paths.is_empty() {
             return Err("no path to its subsystem is discovered yet; try again later".into());
         }
@@ -94,8 +94,8 @@ impl Service {
             .and_then(|paths| {
                 let config = VolumeConfig {
                     name: of.name.clone(),
-                    policy,
-                    knobs,
+                    policy: of.policy,
+                    knobs: of.knobs(),
                     paths,
                     recovery: Recovery {
                         home,

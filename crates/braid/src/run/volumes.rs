@@ -18,23 +18,20 @@ use crate::uri::PathUri;
 use engine::host::VolumeInfo;
 use engine::mirror::MIRRORS_FROM;
 use multipath::Namespace;
-use policy::{Knobs, PathIndex, Policy};
+use policy::PathIndex;
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
 /// One volume.
 pub struct Running {
-    /// As configured, with the paths that it has now: those of its entries, in their order.
+    /// As configured, with the values in force and the paths that it has now: those of its entries,
+    /// in their order.
     pub of: Volume,
     /// Its paths; changed by the methods of this type only.
     entries: PathTable,
     /// Its absent paths join together: the engine before did not stop in order, and a flush has to
     /// reach all of them (T13).
     pub all_at_once: bool,
-    /// In force.
-    pub policy: Policy,
-    /// In force.
-    pub knobs: Knobs,
     /// Once it is ready.
     pub info: Option<VolumeInfo>,
     /// Under which number it asks for marks: no other volume of this engine that is opened later
@@ -79,8 +76,6 @@ impl Running {
     pub fn new(desired: DesiredVolume) -> Self {
         let entries = PathTable::new(desired.paths, desired.awaited);
         Self {
-            policy: desired.policy,
-            knobs: desired.knobs,
             info: None,
             all_at_once: false,
             serial: AT_START,

@@ -83,7 +83,7 @@ fn found(place: &Path, id: &str, config: &Config) -> [bool; 6] {
     let mut marks = Marks::new(&registry);
     marks.adopt(&registry, &[v0, f0]).unwrap();
     let nsid = registry::places(v0)[0].nsid.unwrap();
-    let policy = |of: &Volume| choices.desired(of).policy;
+    let policy = |of: &Volume| choices.desired(of).of.policy;
     [
         marks.wait_ns(v0).is_some_and(|ns| ns > 0),
         known.check(v0, &another(nsid)).is_err(),

@@ -28,7 +28,7 @@ impl Report<'_> {
     pub(super) fn policy(&self, volume: u16) -> Option<String> {
         let of = &self.state.volumes[volume];
         if !of.of.is_mirror() {
-            return Some(of.policy.to_string());
+            return Some(of.of.policy.to_string());
         }
         let mirror = self.of_mirror(volume);
         let known = mirror.filter(|it| it.superblock.is_some());
@@ -122,7 +122,7 @@ impl Report<'_> {
         let of = &self.state.volumes[volume].of;
         let it = self.of_mirror(volume);
         let superblock = it.and_then(|it| it.superblock);
-        let knobs = it.map_or(self.state.volumes[volume].knobs, |it| it.knobs);
+        let knobs = it.map_or(self.state.volumes[volume].of.knobs(), |it| it.knobs);
         json!({
             "name": of.name,
             "kind": "mirror",
