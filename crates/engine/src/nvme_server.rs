@@ -325,11 +325,14 @@ impl NvmeServer {
         all.any(|it| it.of.device.0 == volume)
     }
 
-    /// Devices that are active namespaces, and how many hosts have identified or used each.
+    /// Devices that are active namespaces, and how many hosts have identified or used each; 1 of a
+    /// namespace that was removed, while its device has commands of it.
     pub fn hosts(&self) -> impl Iterator<Item = (u16, u32)> {
-        let all = self.namespaces.iter();
-        let active = all.filter(|it| matches!(it.presence, Presence::Active { .. }));
-        active.map(|it| (it.volume, self.target.hosts_of(it.nsid)))
+        self.namespaces.iter().filter_map(|it| match it.presence {
+            Presence::Active { .. } => Some((it.volume, self.target.hosts_of(it.nsid))),
+            Presence::Leaving { .. } => Some((it.volume, 1)),
+            Presence::Awaited | Presence::Gone => None,
+        })
     }
 
     /// A device is ready, or has another size.

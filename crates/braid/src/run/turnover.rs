@@ -19,10 +19,14 @@ use crate::log;
 use engine::host::{Change, Changed, Recovery, VolumeConfig};
 use engine::mirror::{MIRRORS_FROM, MirrorOrder};
 use std::sync::{MutexGuard, PoisonError};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Longest wait for what the engine does by itself, however long that takes.
 const WAIT_MAX: Duration = Duration::from_nanos(WAIT_NS_MAX);
+
+/// How often cores are asked for the last commands of a namespace.
+const POLL: Duration = Duration::from_millis(10);
 
 /// A volume stands in this engine's record until this is dropped, or for good if it is kept.
 struct Recorded<'a> {
@@ -193,6 +197,14 @@ impl Service {
             let mut ending = ending.chain(state.ending.values());
             !ending.any(|volume| gone.contains(volume))
         });
+        // A namespace of a subsystem that stays: no event says that its last command has ended.
+        let is_used = || {
+            let clients = self.clients_of(gone).unwrap_or_default();
+            clients.iter().any(|it| it.1 > 0)
+        };
+        while begun.elapsed() < drain && is_used() {
+            sleep(POLL);
+        }
         let left = drain.saturating_sub(begun.elapsed());
         let names: Vec<String> = gone.iter().map(|number| self.name(*number)).collect();
         self.see_off(gone, left.max(connect));

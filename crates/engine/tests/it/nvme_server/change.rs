@@ -76,6 +76,7 @@ fn removed_namespace_ends_what_came_before_and_nothing_else() {
     let ids = [hand.write(conn, 0, &first), hand.write(conn, 0, &second)];
     assert_eq!(hand.at_device.len(), 1);
     change(&mut hand, NvmeControl::RemoveNamespace(1));
+    assert_eq!(hosts(&hand), Some(1), "its device has commands of it");
     hand.read(conn, 0, 1);
     let gone = status(&mut hand, conn);
     assert_eq!(gone, Status::INVALID_NAMESPACE.with_dnr());
@@ -89,6 +90,7 @@ fn removed_namespace_ends_what_came_before_and_nothing_else() {
     assert_eq!((hand.requests.len(), &hand.disk[..4096]), (2, &second[..]));
     // The same volume under another NSID, beside a command of the old one.
     add(&mut hand, 7, 0);
+    assert_eq!(hosts(&hand), Some(0), "of the new one");
     let write = io(nvm::WRITE, 0, 1).nsid(7);
     let sqe = write.sgl(Sgl::InCapsule {
         offset: 0,
