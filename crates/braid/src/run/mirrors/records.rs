@@ -15,6 +15,9 @@
 //! # Limits
 //! A record that was moved away and back, and a file system that was put back as a whole, are not
 //! noticed.
+//!
+//! An engine that is killed after it has kept the record of a lineage, and before that begins,
+//! leaves the record: if a leg is missing at the next start, the mirror does not start by itself.
 use crate::log;
 use crate::run::service::Service;
 use crate::run::state;
@@ -273,12 +276,11 @@ impl Service {
 
     /// A mirror has stopped before its lineage began, whose record may have been kept since.
     fn put_record_back(&self, volume: u16, unbegun: &Record) {
-        let before = {
+        let (files, before) = {
             let records = &mut self.known().mirror_records;
             records.unwritten.remove(&volume);
-            records.before.remove(&volume)
+            (records.files.clone(), records.before.remove(&volume))
         };
-        let files = self.record_files();
         if let Some(before) = before
             && let Err(error) = files.put_back(&before, unbegun)
         {
