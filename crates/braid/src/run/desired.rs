@@ -14,7 +14,6 @@ use super::config::{Config, Export, PathKeys, Volume};
 use super::entries::{AdminState, Origin, PathEntry};
 use super::paths::uris;
 use super::service::State;
-use super::volumes::Running;
 use crate::uri::PathUri;
 use std::collections::BTreeMap;
 
@@ -70,20 +69,17 @@ impl From<&PathEntry> for PathSpec {
 }
 
 impl DesiredVolume {
-    /// What holds now of one that runs.
-    pub fn new(running: &Running) -> Self {
+    /// What holds now of one that runs, with the exports that listen.
+    pub fn new(state: &State, number: u16) -> Self {
+        let running = &state.volumes[number];
         Self {
-            of: running.of.clone(),
+            of: Volume {
+                exports: state.exports_of(number),
+                ..running.of.clone()
+            },
             paths: running.entries().iter().map(PathSpec::from).collect(),
             awaited: running.entries().awaited().clone(),
         }
-    }
-
-    /// The same, with the exports that listen.
-    pub fn listening(state: &State, number: u16) -> Self {
-        let mut it = Self::new(&state.volumes[number]);
-        it.of.exports = state.exports_of(number);
-        it
     }
 
     /// A path more.
@@ -198,8 +194,9 @@ impl Desired {
     /// What holds now.
     pub fn now(state: &State) -> Self {
         let volumes = state.volumes.iter();
+        let volumes = volumes.map(|(number, _)| DesiredVolume::new(state, number));
         Self {
-            volumes: volumes.map(|(_, it)| DesiredVolume::new(it)).collect(),
+            volumes: volumes.collect(),
         }
     }
 

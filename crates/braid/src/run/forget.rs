@@ -128,7 +128,7 @@ impl Service {
             let file = file.ok_or_else(|| {
                 ControlError::refused(format!("{} is not in the file", params.volume))
             })?;
-            let mut it = DesiredVolume::listening(&state, number);
+            let mut it = DesiredVolume::new(&state, number);
             forget(&mut it, &file, what)?;
             let plan = changes(&state, &Desired { volumes: vec![it] });
             let spared = reload::spare_unclean(&state, &plan, params.force);

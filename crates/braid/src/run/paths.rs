@@ -482,10 +482,9 @@ impl Service {
         let mut choices = self.choices();
         let (file, now) = {
             let state = self.state();
-            let it = state.volumes.get(volume);
-            let it = it.ok_or_else(|| anyhow::anyhow!("{HAS_LEFT}"))?;
-            let file = state.configured.volume(&it.of.name).cloned();
-            (file, DesiredVolume::new(it))
+            anyhow::ensure!(state.volumes.has(volume), "{HAS_LEFT}");
+            let file = state.configured.volume(&state.volumes.name(volume));
+            (file.cloned(), DesiredVolume::new(&state, volume))
         };
         // One that is there is in the configuration.
         file.map_or(Ok(()), |file| choices.keep(&file, &now))

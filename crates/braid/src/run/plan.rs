@@ -254,7 +254,7 @@ impl ActualVolume {
         let running = &state.volumes[number];
         let idle = state.idle_legs(&running.of.name);
         Self {
-            now: DesiredVolume::listening(state, number),
+            now: DesiredVolume::new(state, number),
             presence: running.entries().iter().map(of_path).collect(),
             idle: idle.map(|it| it.name.clone()).collect(),
         }

@@ -260,7 +260,7 @@ impl<'a> Reconciler<'a> {
                 self.bound.retain(|it| !is_it(it));
                 let number = self.number(name);
                 let mut state = service.state();
-                let at = number.and_then(|it| Ok(state.export_at(it, &export.nbd)));
+                let at = number.map(|it| state.export_at(it, &export.nbd));
                 if let (Ok(Some(at)), true) = (at, self.bound.len() == before) {
                     service.remove_export(&mut state, at);
                 }
@@ -376,7 +376,7 @@ impl Service {
     ) -> Result<(), ControlError> {
         let plan = {
             let state = self.state();
-            let mut it = DesiredVolume::listening(&state, volume);
+            let mut it = DesiredVolume::new(&state, volume);
             edit(&mut it).map_err(ControlError::refused)?;
             changes(&state, &Desired { volumes: vec![it] })
         };
@@ -395,7 +395,7 @@ impl Service {
         let mut choices = self.choices();
         let edited = |state: &State| {
             let number = state.volumes.number(name)?;
-            let mut it = DesiredVolume::listening(state, number);
+            let mut it = DesiredVolume::new(state, number);
             edit(&mut it).map(|()| it)
         };
         let (file, now) = {

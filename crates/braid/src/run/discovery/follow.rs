@@ -93,9 +93,8 @@ impl Service {
         let places = || {
             let state = self.state();
             let known = state.volumes.number(name).ok() == Some(number);
-            let it = known.then(|| &state.volumes[number])?;
-            let found = DesiredVolume::new(it).found();
-            Some(Places::new(it.of.paths.len(), &found, &plan, &unheard))
+            let it = known.then(|| DesiredVolume::new(&state, number))?;
+            Some(Places::new(it.paths.len(), &it.found(), &plan, &unheard))
         };
         let mut noted = |queue: &mut Queue, uri: &str, made, most| match made {
             Ok(line) => {
@@ -139,8 +138,8 @@ impl Service {
         if state.volumes.number(name).ok() != Some(number) {
             return None;
         }
+        let mut found = DesiredVolume::new(&state, number).found();
         let it = &mut state.volumes[number];
-        let mut found = DesiredVolume::new(it).found();
         adopt(&it.of, &mut found, offers);
         it.tell_by(&found);
         let it = &state.volumes[number];

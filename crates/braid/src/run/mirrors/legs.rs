@@ -310,8 +310,8 @@ impl Service {
         let leads_to = {
             let state = self.state();
             let number = leg.volume.filter(|_| leg.slot.is_some());
-            let of = number.and_then(|number| state.volumes.get(number));
-            of.map(DesiredVolume::new)
+            let there = number.filter(|number| state.volumes.has(*number));
+            there.map(|number| DesiredVolume::new(&state, number))
         };
         let change = match leads_to {
             Some(of) => Change::RemoveLeg(name.clone(), of),
