@@ -162,11 +162,15 @@ pub enum Bug {
     PlaceOfGone,
     /// An NVMe/TCP export takes writes of zeroes for hints.
     IgnoredZeroes,
+    /// A namespace that a reload removed is served further.
+    ServesRemoved,
+    /// Connections to a port that a reload withdrew stay open.
+    ServesWithdrawn,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 73] = [
+    pub const ALL: [Self; 75] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -240,6 +244,8 @@ impl Bug {
         Self::StaysInaccessible,
         Self::PlaceOfGone,
         Self::IgnoredZeroes,
+        Self::ServesRemoved,
+        Self::ServesWithdrawn,
     ];
 }
 

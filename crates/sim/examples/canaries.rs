@@ -33,7 +33,7 @@ macro_rules! canaries {
 }
 
 /// All but those of mirrors.
-const CANARIES: [Canary; 50] = canaries! {
+const CANARIES: [Canary; 52] = canaries! {
     Unfenced, 100, "disk", "T9: an unanswered write is repeated at once";
     ShortBound, 200, "disk", "T9: the bound of held writes lacks one KATO";
     IgnoredMark, 200, "disk", "T9: after an unclean stop no I/O waits";
@@ -94,6 +94,8 @@ const CANARIES: [Canary; 50] = canaries! {
     PlaceOfGone, 400, "disk unbalanced wrong",
         "T9: the place of a host's connection is free before its commands are over";
     IgnoredZeroes, 100, "wrong", "an NVMe/TCP export does not execute Write Zeroes";
+    ServesRemoved, 400, "wrong", "a namespace that a reload removed is served further";
+    ServesWithdrawn, 600, "wrong", "connections to a port that a reload withdrew stay open";
 };
 
 /// Those of mirrors that one world of thousands shows where applications are NVMe/TCP hosts too:

@@ -122,6 +122,20 @@ pub(super) fn aim_at_cells(
     }
 }
 
+/// Adds so many faults of these kinds, each of which waits for a state of a path.
+pub(super) fn add_waiting(plan: &mut Plan, kinds: &[Kind], count: u64, random: &mut Random) {
+    let first = random.up_to(u64::MAX) as usize;
+    for number in 0..count {
+        // Neighbours in the table are far from each other in time.
+        let (kind, state) = cell(kinds, first.wrapping_add(17 * number as usize));
+        let (at_ns, lasts_ns) = (random.up_to(WINDOW_NS), lasts_ns(random));
+        plan.faults.push(Fault {
+            when: Some(state),
+            ..plan::fault(kind, at_ns, lasts_ns, random.up_to(u64::MAX))
+        });
+    }
+}
+
 /// How long a kind of fault is put off, ns: after one that takes its host away for long there is
 /// none for the others.
 pub(super) fn late(kind: Kind) -> u64 {

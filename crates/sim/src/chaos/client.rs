@@ -26,8 +26,8 @@ use alloc::collections::VecDeque;
 use association::Association;
 pub use association::NQN;
 use nbd::client::Config;
-pub use session::RequestError;
 use session::Session;
+pub use session::{NSID, RequestError};
 pub use zeroes::ZEROED;
 use zeroes::Zeroes;
 
@@ -105,7 +105,9 @@ pub struct Client {
     zeroes: Option<Zeroes>,
     /// A read of those was judged.
     pub zeroes_judged: bool,
-    /// The first read that no device explains.
+    /// Since when its export over NVMe/TCP is away, if it is.
+    pub unexported_ns: Option<u64>,
+    /// The first read that no device explains, or request that was not to be done.
     pub wrong: Option<String>,
     /// Requests begun and ended so far.
     pub begun: u64,

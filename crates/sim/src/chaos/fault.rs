@@ -102,7 +102,8 @@ impl Course<'_> {
 
     /// A fault is over, if it began.
     fn end(&mut self, number: usize, fault: &Fault) -> Result<(), Finding> {
-        if let Some(wait_ns) = self.before_growth(number, fault) {
+        let growth = self.before_growth(number, fault);
+        if let Some(wait_ns) = growth.or_else(|| self.before_export(number, fault)) {
             let at_ns = self.rig.world.now_ns + wait_ns;
             self.rig.world.at(at_ns, Event::Planned(number * 2 + 1));
             return Ok(());
@@ -183,6 +184,7 @@ impl Course<'_> {
             (Kind::LateWrites, _) if world.is_hung(self.rig.targets[whom.target]) => false,
             (Kind::DeepQueue, _) => host_is_well && self.may_be_deep(whom.host),
             (Kind::Shrink, _) => host_is_well && self.may_shrink(whom),
+            (Kind::Unexport, _) => host_is_well && self.rig.hosts[whom.host].unexported.is_none(),
             // A loss that it has not noticed yet would stay unnoticed.
             (
                 Kind::KillHost

@@ -98,30 +98,33 @@ pub(super) fn listeners(layout: &Layout) -> Vec<u32> {
     }
 }
 
-/// Adds the server to a core that has the volume, if applications need it; its buffers begin there.
-pub(super) fn add_server(core: &mut Core, layout: &Layout, number: u16, arena_at: u64) {
-    let FrontEnd::Nvme(of) = layout.habit.front_end else {
-        return;
-    };
+/// The subsystem that applications reach on a core. How many connections it takes says its place.
+pub(super) fn config(layout: &Layout, core: u16) -> NvmeConfig {
     let volume = layout.mirror.map_or(0, |_| MIRRORS_FROM);
-    let config = NvmeConfig {
+    NvmeConfig {
         subsystem: SubsystemConfig {
             nqn: NQN.into(),
             serial: "EXPORT".into(),
             namespaces: vec![make::namespace(1, [0xe1, 0xe2], false)],
             ports: vec![make::port(1, SocketAddr::from(([192, 0, 2, 2], 4420)))],
             transfer_shift: TRANSFER_SHIFT,
-            connections_max: connections_max(layout, of),
-            ..make::subsystem(1 + 1000 * number)
+            ..make::subsystem(1 + 1000 * core)
         },
         volumes: vec![volume],
+    }
+}
+
+/// Adds the server to a core that has the volume, if applications need it; its buffers begin there.
+pub(super) fn add_server(core: &mut Core, layout: &Layout, number: u16, arena_at: u64) {
+    let FrontEnd::Nvme(of) = layout.habit.front_end else {
+        return;
     };
     let place = core.reserve_nvme_server(NvmePlace {
         connections: connections_max(layout, of),
         arena_at,
         arena_bytes: arena_bytes(layout),
     });
-    let served = core.serve_nvme(place, config, 0);
+    let served = core.serve_nvme(place, config(layout, number), 0);
     assert!(served.is_ok(), "an export that can't be: {served:?}");
 }
 

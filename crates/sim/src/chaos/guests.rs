@@ -8,7 +8,7 @@
 //!
 //! # Limits
 //! Bytes are not damaged: NBD has no digests, so damaged data would be data.
-use super::aim::cell;
+use super::aim::add_waiting;
 use super::prelude::*;
 
 /// Faults of a world that has some.
@@ -19,17 +19,7 @@ pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     if random.up_to(1) == 0 {
         return;
     }
-    let kinds = Kind::OF_CLIENTS;
-    let first = random.up_to(u64::MAX) as usize;
-    for number in 0..EACH {
-        // Neighbours in the table are far from each other in time.
-        let (kind, state) = cell(kinds, first.wrapping_add(17 * number as usize));
-        let (at_ns, lasts_ns) = (random.up_to(WINDOW_NS), lasts_ns(random));
-        plan.faults.push(Fault {
-            when: Some(state),
-            ..fault(kind, at_ns, lasts_ns, random.up_to(u64::MAX))
-        });
-    }
+    add_waiting(plan, Kind::OF_CLIENTS, EACH, random);
 }
 
 impl Course<'_> {

@@ -72,6 +72,8 @@ checks! {
     Orphans: "orphans", [Plain, Mirrors];
     /// Applications were NVMe/TCP hosts, and their requests ended.
     Hosts: "nvme-hosts", [Plain, Mirrors];
+    /// Those found that their export was away, and nothing was done over it then.
+    Unexported: "unexported", [Plain];
     /// Reads of blocks that are zeroed and deallocated too.
     Zeroes: "zeroes", [Plain];
     /// A host with discovery uses the paths of its log.

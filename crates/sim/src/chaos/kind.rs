@@ -127,6 +127,9 @@ kinds! {
     ClientSlow: Host,
     /// Hardly anything may be under way between them.
     ClientFull: Host,
+    /// A reload takes an export over NVMe/TCP away from a host's applications, and returns it: the
+    /// namespace, the port, or the subsystem.
+    Unexport: Host,
     /// A leg is taken out of its mirror by hand, and returned.
     FailLeg: Target,
     /// A mirror's copies are compared, and perhaps made alike.
@@ -195,7 +198,7 @@ impl Kind {
     }
 
     /// All that happen where there is no mirror.
-    pub const ALL: [Self; 49] = first(Self::EACH);
+    pub const ALL: [Self; 50] = first(Self::EACH);
 
     /// Those of mirrors.
     pub const OF_MIRRORS: [Self; 8] = first(Self::EACH.split_at(Self::ALL.len()).1);
@@ -211,7 +214,7 @@ impl Kind {
     /// See there.
     pub(super) const OF_DISCOVERY: &[Self] = Self::LATER.split_at(6).0;
     /// Those of connections of applications.
-    pub(super) const OF_CLIENTS: &[Self] = Self::LATER.split_at(6).1;
+    pub(super) const OF_CLIENTS: &[Self] = Self::LATER.split_at(6).1.split_at(5).0;
     const LATER: &[Self] = Self::ALL.split_at(Self::EVERYWHERE).1;
 
     /// Of those, the first worlds knew so many.

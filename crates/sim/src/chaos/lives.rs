@@ -18,6 +18,8 @@ pub struct Life {
     pub export: ExportCounters,
     /// Paths that left it, or were to leave, and took their counts with them.
     pub removed: u32,
+    /// A subsystem of its exports ended, and took its counts with it.
+    pub recounted: bool,
     /// It has ended.
     pub over: bool,
 }
@@ -50,6 +52,13 @@ impl Lives {
     pub fn leave(&mut self, now_ns: u64) {
         if self.outages.last().is_none_or(|it| it.1 != u64::MAX) {
             self.outages.push((now_ns, u64::MAX));
+        }
+    }
+
+    /// A subsystem ends: what its process counts is not all that its applications are told.
+    pub fn recount(&mut self) {
+        if let Some(life) = self.all.last_mut() {
+            life.recounted = true;
         }
     }
 

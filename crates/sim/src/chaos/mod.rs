@@ -3,7 +3,7 @@
 //! * [`plan`]: what a world is made of, and what goes wrong; [`kind`]: all that may, [`aim`]: each
 //!   of it in every state of a path, `pair`: two of it together, `lasting`: for long, `spread`: on
 //!   which cores applications are, `settings`: what else differs, `enough`: faults that hardly ever
-//!   miss, `front`: front ends; [`run`]: it happens, and is judged
+//!   miss, `front`: front ends, `exports`: they come and go; [`run`]: it happens, and is judged
 //! * [`history`]: what clients did and saw, and whether a disk could have done it
 //! * `fault`: faults begin and end; `strike`: those of network and processes, `harm`: those of
 //!   devices and answers, and what users do, `guests`: those of connections of applications;
@@ -40,6 +40,7 @@ mod discovery;
 mod disk;
 mod enough;
 mod exercise;
+mod exports;
 mod fault;
 mod front;
 mod good;

@@ -10,6 +10,7 @@ use super::client::RequestError;
 use super::harm;
 use super::mirror::{hung, shrunk};
 use super::prelude::*;
+use nvme::wire::Status;
 
 /// A reason for requests to fail.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +76,7 @@ impl Pardon {
             Kind::Media => request.kind == nbd::Kind::Read && errno == Errno::Io,
             Kind::NoSpace => request.kind.is_change() && matches!(errno, Errno::Io | Errno::NoSpc),
             Kind::Transient | Kind::Status => errno == Errno::Io,
+            Kind::Unexport => errno == Errno::Inval,
             Kind::FailPath | Kind::DrainPath | Kind::RemovePath => errno == Errno::Io,
             _ => false,
         }
@@ -119,6 +121,18 @@ impl Course<'_> {
         });
     }
 
+    /// The namespace of a host's applications was away from then until now.
+    pub(super) fn pardon_unexported(&mut self, host: usize, from_ns: u64) {
+        self.pardons.push(Pardon {
+            kind: Kind::Unexport,
+            host: Some(host),
+            address: None,
+            blocks: None,
+            from_ns,
+            to_ns: self.rig.world.now_ns,
+        });
+    }
+
     /// Whether unrelated clients took resources that the applications of a host asked for.
     pub(super) fn had_strangers(&self, host: usize) -> bool {
         let greedy = |it: &Pardon| it.kind == Kind::Greedy && it.host == Some(host);
@@ -138,6 +152,7 @@ impl Course<'_> {
                 // Commands of an association that is over, and those for which there was no path.
                 RequestError::Path(_) if lives.was_cut(it) || lives.excuses(it) => continue,
                 RequestError::Path(_) if self.rig.good_for(host, it).next().is_none() => continue,
+                RequestError::Path(it) if it.is(Status::INVALID_NAMESPACE) => Errno::Inval,
                 RequestError::Path(_) => Errno::Io,
                 RequestError::Lost if lives.was_cut(it) => continue,
                 _ if lives.excuses(it) => continue,

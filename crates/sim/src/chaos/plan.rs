@@ -3,6 +3,7 @@ use super::client::Habit;
 use super::cut_off;
 use super::discovery;
 use super::enough;
+use super::exports;
 use super::guests;
 use super::hole;
 pub use super::kind::Kind;
@@ -53,7 +54,7 @@ pub struct Plan {
 /// that found something once are kept so.
 type Layer = (&'static str, u64, fn(&mut Plan, &mut Random));
 
-const LAYERS: [Layer; 11] = [
+const LAYERS: [Layer; 12] = [
     ("aim", 0x0a1e_d000, aim::plan),
     ("pair", 0x9a12_d000, pair::plan),
     ("cut_off", 0xcac4_e000, cut_off::plan),
@@ -65,6 +66,7 @@ const LAYERS: [Layer; 11] = [
     ("enough", 0xe009_4000, enough::plan),
     ("hole", 0x401e_1000, hole::plan),
     ("front", 0xf407_e4d0, front::plan),
+    ("exports", 0xe470_4750, exports::plan),
 ];
 
 /// Those of worlds with a mirror, which are a family of their own.

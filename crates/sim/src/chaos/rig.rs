@@ -5,6 +5,7 @@
 //! one core to another arrives later, in order. The mark that a host leaves (T9) outlives it.
 use super::client::Habit;
 use super::discovery::Discovery;
+use super::exports;
 use super::good::Good;
 use super::lives::Lives;
 use super::mirror::Shape;
@@ -159,6 +160,8 @@ pub struct Host {
     pub(super) flapped: bool,
     /// How often another host has taken its place.
     pub(super) heirs: usize,
+    /// An export of it over NVMe/TCP was removed.
+    pub(super) unexported: Option<exports::Unexported>,
     /// Its configuration names legs of a mirror so many places further.
     pub(super) turned: usize,
 }

@@ -64,6 +64,7 @@ impl Course<'_> {
                 self.deafen(host, end_ns);
                 self.stop_host(host);
             }
+            Kind::Unexport => self.unexport(fault, host),
             Kind::Crowd | Kind::Greedy => {
                 let paths = self.plan.layout.targets * usize::from(self.plan.layout.ports);
                 let greedy = fault.kind == Kind::Greedy;
@@ -117,6 +118,7 @@ impl Course<'_> {
                 self.start_host(host);
             }
             Kind::Crowd | Kind::Greedy => self.rig.stranger().leave(number as u64),
+            Kind::Unexport => self.export_again(host),
             // The state in which it was to stand still did not come.
             Kind::Freeze => self.rig.world.nodes[self.rig.targets[target]].halt = None,
             _ => {}
@@ -156,6 +158,7 @@ impl Course<'_> {
                 self.rig.restart_target(target);
             }
         }
+        self.exports_are_back(host);
         self.rig.start_host(host);
     }
 

@@ -157,7 +157,7 @@ impl Course<'_> {
             | Kind::StopUnread
             | Kind::KillTeller => true,
             Kind::HalfOpen => world.is_up(&self.rig.wires(whom.host, whom.address)),
-            Kind::ClientReset | Kind::ClientHalfOpen => {
+            Kind::ClientReset | Kind::ClientHalfOpen | Kind::Unexport => {
                 world.is_up(&self.rig.client_wires(whom.host))
             }
             Kind::Ana | Kind::Resize | Kind::Shrink => {

@@ -31,6 +31,7 @@ fn share(check: Check) -> usize {
         Check::Behind => 2,
         Check::Hosts => 25,
         Check::Zeroes => 12,
+        Check::Unexported => 8,
         Check::Export => 70,
         // Where at least half of what a core may have was under way at some time.
         Check::Peaks => 60,

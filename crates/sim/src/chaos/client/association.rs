@@ -201,6 +201,12 @@ impl Client {
             .is_none_or(|at| self.associations[at].state == State::Ready { usable: true })
     }
 
+    /// Whether no association has a namespace that can be used.
+    pub fn sees_no_export(&self) -> bool {
+        let is_usable = |it: &Association| it.state == State::Ready { usable: true };
+        !self.associations.iter().any(is_usable)
+    }
+
     /// One of an association's connections is over.
     pub(super) fn end_association(&mut self, at: usize) {
         self.associations[at].end();

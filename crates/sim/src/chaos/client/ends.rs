@@ -132,6 +132,9 @@ impl Client {
     ) {
         let (request, start_ns) = (begun.request, begun.start_ns);
         let home = conn as u32 % self.habit.homes;
+        if result.is_ok() && self.association_of(conn).is_some() {
+            self.done_over_export(start_ns);
+        }
         match result {
             Ok(()) => {
                 let done = Done {

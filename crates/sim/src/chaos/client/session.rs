@@ -13,7 +13,7 @@ use nvme::wire::status::Class;
 use nvme::{Placement, TxPayload};
 
 /// The namespace of an export, which is its subsystem's only one.
-pub(super) const NSID: u32 = 1;
+pub const NSID: u32 = 1;
 
 /// Why a request was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
