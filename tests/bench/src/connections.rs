@@ -217,7 +217,7 @@ fn under_load(
     let begun = Instant::now();
     let newcomer = served.place.queue(0, 2).is_ok();
     let newcomer_ms = newcomer.then(|| begun.elapsed().as_secs_f64() * 1e3);
-    // What docs/security.md allows, KiB: idle ones have no requests, and are sent next to nothing.
+    // The bound of docs/security.md, KiB: idle ones have no requests, and are sent next to nothing.
     let tables = held * TABLES_KIB + args.slow as u64 * (PAGES_KIB + REQUESTS_KIB);
     let bound = before.resident + tables + (served::BUFFERS_MIB << 10) + SHARED_KIB;
     let added = look.resident.saturating_sub(before.resident) as f64 * 1024.0;
@@ -276,7 +276,7 @@ impl<T: Send + 'static> Background<T> {
 }
 
 impl<T> Background<T> {
-    /// What it came to.
+    /// Ends it; its result.
     fn end(&mut self) -> Result<T> {
         self.ends.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("a thread has ended before")?;

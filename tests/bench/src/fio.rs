@@ -3,8 +3,9 @@ use crate::prelude::*;
 
 /// A load on the export behind `uri`, for so long, or until all is done once; its own `words`.
 pub fn words(command: &mut Command, uri: &str, seconds: Option<f64>, words: &str) {
-    command.arg(format!("--uri={uri}"));
     command.args("--name=bench --ioengine=nbd --output-format=json".split(' '));
+    // Behind the engine whose option it is.
+    command.arg(format!("--uri={uri}"));
     command
         .args("--group_reporting --randrepeat=0".split(' '))
         .args(words.split(' '));

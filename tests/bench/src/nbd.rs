@@ -36,7 +36,7 @@ const COLUMNS: [Column; 8] = [
 /// Servers, in the order in which they are measured; the first is what the others are compared to.
 const SERVERS: [&str; 3] = ["nbdkit memory", "braid mem", "braid nvme-tcp"];
 
-/// What, how many outstanding, and the number of the server.
+/// The operation, how many are outstanding, and the number of the server.
 type Row = ((&'static str, usize), usize);
 
 /// Measures every cell.

@@ -63,7 +63,7 @@ const COLUMNS: [Column; 15] = [
 /// Of a server, in its directory.
 const SOCKET: &str = "queue.sock";
 
-/// What a client does: the kind of its queue, the size of its I/Os, and how many it has outstanding.
+/// The load of a client: kind of queue, size of an I/O, I/Os outstanding.
 type Load<'a> = (&'a str, &'a str, usize);
 
 /// A queue server; ended when dropped.

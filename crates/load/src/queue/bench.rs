@@ -83,7 +83,7 @@ pub(super) struct Ran {
 /// One core's part of a load, which its thread does.
 ///
 /// # Errors
-/// What ends a measurement.
+/// A measurement can't be had or go on.
 pub(super) type Part = Box<dyn FnOnce(&Watch) -> anyhow::Result<(Finished, Counts)> + Send>;
 
 /// A queue, or the kernel, as what takes the I/Os of one core.
