@@ -1,10 +1,12 @@
 //! Tables in plain text: words to the left, figures to the right.
 use crate::output::{Ink, Style};
+use comfy_table::CellAlignment::{Left, Right};
+use comfy_table::presets::NOTHING;
 
 /// Rows of cells under a heading.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Table {
-    rows: Vec<Vec<String>>,
+    table: comfy_table::Table,
     /// The first columns, which hold words.
     words: usize,
 }
@@ -12,48 +14,31 @@ pub struct Table {
 impl Table {
     /// A table with these headings. The first `words` columns hold words, the others figures.
     pub fn new(words: usize, headings: &[&str]) -> Self {
-        let headings = headings.iter().map(|&heading| heading.to_owned()).collect();
-        Self {
-            rows: vec![headings],
-            words,
-        }
+        let mut table = comfy_table::Table::new();
+        table.load_style(NOTHING).set_header(headings);
+        Self { table, words }
     }
 
     /// Adds a row.
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        self.table.add_row(cells);
     }
 
     /// The table, each line ending in a newline. `tail` adds to a row's line (0 = headings)
     /// something that needs no alignment, such as a bar.
-    pub fn render(&self, style: Style, tail: impl Fn(usize) -> String) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        let mut text = String::new();
-        for (number, row) in self.rows.iter().enumerate() {
-            let mut line = String::new();
-            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                let gap = if column == 0 { "" } else { "  " };
-                line.push_str(&match column < self.words {
-                    true => format!("{gap}{cell:<width$}"),
-                    false => format!("{gap}{cell:>width$}"),
-                });
-            }
-            let line = if number == 0 {
-                style.paint(Ink::Bold, &line)
-            } else {
-                line
-            };
-            let tail = tail(number);
-            let gap = if tail.is_empty() { "" } else { "  " };
-            text.push_str(format!("{line}{gap}{tail}").trim_end());
-            text.push('\n');
+    pub fn render(mut self, style: Style, tail: impl Fn(usize) -> String) -> String {
+        for (number, column) in self.table.column_iter_mut().enumerate() {
+            column.set_padding((if number == 0 { 0 } else { 2 }, 0));
+            column.set_cell_alignment(if number < self.words { Left } else { Right });
         }
-        text
+        let line = |(number, mut line): (usize, String)| {
+            if number == 0 {
+                line = style.paint(Ink::Bold, &line);
+            }
+            let line = format!("{line}  {}", tail(number));
+            line.trim_end().to_owned() + "\n"
+        };
+        self.table.lines().enumerate().map(line).collect()
     }
 }
 

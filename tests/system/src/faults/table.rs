@@ -33,26 +33,17 @@ impl Table {
 
     /// For people: numbers to the right, words to the left.
     pub fn text(&self) -> String {
-        let head = self.columns.iter().map(|it| it.replace('_', " ")).collect();
-        let rows = self.rows.iter().map(|row| row.iter().map(cell).collect());
-        let lines: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
-        let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max();
-        let widths: Vec<usize> = (0..self.columns.len()).filter_map(width).collect();
-        let is_number = |at: usize| self.rows.iter().all(|row| !row[at].is_string());
-        let mut text = String::new();
-        for line in &lines {
-            let mut shown = String::new();
-            for (at, word) in line.iter().enumerate() {
-                let width = widths[at];
-                match is_number(at) {
-                    true => shown.push_str(&format!("{word:>width$}  ")),
-                    false => shown.push_str(&format!("{word:width$}  ")),
-                }
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::NOTHING);
+        table.set_header(self.columns.iter().map(|it| it.replace('_', " ")));
+        table.add_rows(self.rows.iter().map(|row| row.iter().map(cell)));
+        for (at, column) in table.column_iter_mut().enumerate() {
+            column.set_padding((0, 2));
+            if self.rows.iter().all(|row| !row[at].is_string()) {
+                column.set_cell_alignment(comfy_table::CellAlignment::Right);
             }
-            text.push_str(shown.trim_end());
-            text.push('\n');
         }
-        text
+        table.trim_fmt() + "\n"
     }
 
     /// For programs: a list of objects.
