@@ -151,50 +151,37 @@ impl MirrorDevice {
     /// Takes back an order whose caller has timed out. Returns whether nothing of it can be on a
     /// leg.
     pub(super) fn take_back(&mut self, pending: Pending, now_ns: u64) -> bool {
-        let slot = match pending {
-            Pending::Remove(slot) => Some(slot),
-            Pending::Add(volume) => {
-                let mut legs = self.legs.iter().filter(|leg| !leg.is_gone());
-                let leg = legs.find(|leg| leg.config.volume == volume);
-                leg.and_then(|leg| leg.slot)
-            }
-            Pending::Grow | Pending::Assemble => None,
-        };
-        let it = match &mut self.phase {
-            Phase::Running(it) => it,
+        let legs = self.legs.iter_mut();
+        match (pending, &mut self.phase) {
             // Once the legs are being acquired its decision is being written.
-            Phase::Starting(it)
-                if pending == Pending::Assemble && it.ownership.acquiring().is_none() =>
-            {
+            (Pending::Assemble, Phase::Starting(it)) if it.ownership.acquiring().is_none() => {
                 self.config.wishes = Wishes::default();
                 it.ownership.take_back_force();
                 self.refusal.accepts_name = false;
-                return true;
+                true
             }
-            _ => return false,
-        };
-        match (pending, slot) {
-            (Pending::Remove(_), Some(slot)) => {
+            (Pending::Remove(slot), Phase::Running(it)) => {
                 let taken = it.machine.take_back_removal(slot, now_ns);
-                if taken {
-                    let legs = self.legs.iter_mut();
-                    let leaves = legs
-                        .filter(|leg| matches!(leg.seat, Seat::LeavesWith(it, _) if it == slot));
-                    leaves.for_each(|leg| leg.set_seat(Seat::Taken));
+                for leg in legs.filter(|_| taken) {
+                    if leg.leaves_with().is_some_and(|it| it.0 == slot) {
+                        leg.set_seat(Seat::Taken);
+                    }
                     // It may have come meanwhile, when the machine did not want it.
-                    let of_slot = self.legs.iter_mut().filter(|leg| leg.slot == Some(slot));
-                    for leg in of_slot {
+                    if leg.slot == Some(slot) {
                         leg.returns.change_retry(|it| it.at_ns = now_ns);
                     }
-                    self.needs_turn = true;
                 }
+                self.needs_turn |= taken;
                 taken
             }
-            (Pending::Add(volume), Some(slot)) => {
-                let taken = it.machine.take_back_addition(slot, now_ns);
-                let mut legs = self.legs.iter_mut().filter(|leg| !leg.is_gone());
+            (Pending::Add(volume), Phase::Running(it)) => {
+                let mut legs = legs.filter(|leg| !leg.is_gone() && leg.slot.is_some());
                 let leg = legs.find(|leg| leg.config.volume == volume);
-                if let Some(leg) = leg.filter(|_| taken) {
+                let Some((slot, leg)) = leg.and_then(|leg| Some((leg.slot?, leg))) else {
+                    return true; // it was never one
+                };
+                let taken = it.machine.take_back_addition(slot, now_ns);
+                if taken {
                     it.places[usize::from(slot)] = None;
                     leg.free_seat();
                     (leg.slot, leg.replaces) = (None, None);
@@ -202,10 +189,8 @@ impl MirrorDevice {
                 }
                 taken
             }
-            // It was never one.
-            (Pending::Add(_), None) => true,
-            (Pending::Grow, _) => it.machine.take_back_growth(now_ns),
-            (Pending::Remove(_) | Pending::Assemble, _) => false,
+            (Pending::Grow, Phase::Running(it)) => it.machine.take_back_growth(now_ns),
+            (_, Phase::Starting(_) | Phase::Running(_) | Phase::Over(_)) => false,
         }
     }
 

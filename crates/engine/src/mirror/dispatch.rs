@@ -259,19 +259,14 @@ impl MirrorDevice {
     /// Ends a mirror that is to stop and that another owner has: nothing is written to its legs any
     /// more. Returns whether it did.
     fn give_up(&mut self) -> bool {
-        let over = match &self.phase {
-            Phase::Running(it) if self.is_stopping() && it.machine.has_lost_ownership() => {
-                it.users.is_empty()
-            }
-            _ => false,
-        };
-        if over {
+        let is_over = |it: &Running| it.machine.has_lost_ownership() && it.users.is_empty();
+        let gives_up = self.is_stopping() && self.running().is_some_and(|it| is_over(it));
+        if gives_up {
             self.end();
-            self.orders
-                .grown
-                .get_or_insert(Err("somebody else has it".into()));
+            let why = "somebody else has it";
+            self.orders.grown.get_or_insert(Err(why.into()));
         }
-        over
+        gives_up
     }
 
     pub(super) fn running(&mut self) -> Option<&mut Running> {

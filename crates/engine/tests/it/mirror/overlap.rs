@@ -81,6 +81,6 @@ fn overlapping_writes_end_on_a_small_stack() {
             assert!(cookies.eq(0..MIRROR_IOS_MAX as u64), "in order (T46)");
         }
     };
-    let small = thread::Builder::new().stack_size(512 << 10);
+    let small = thread::Builder::new().stack_size(1 << 20);
     small.spawn(all).unwrap().join().unwrap();
 }
