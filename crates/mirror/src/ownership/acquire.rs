@@ -176,15 +176,15 @@ pub struct Acquire {
     /// The owner before us, by the last read.
     before: Option<Owner>,
     /// Our record is on a leg, maybe instead of that of an unreleased owner.
-    wrote: bool,
-    /// How many times our record was found standing.
-    stood: u8,
+    has_written: bool,
+    /// Our record was found standing.
+    has_stood: bool,
     /// How many times it started over.
     tries: u8,
     /// A leg has no owner: another host came after us, and has released it.
-    unowned: bool,
+    was_released: bool,
     /// The owner whose record has replaced ours.
-    over: Option<Owner>,
+    replaced_by: Option<Owner>,
     end: Option<AcquireOutput>,
     failed: Vec<(usize, Outcome)>,
     is_read_only: bool,
@@ -213,11 +213,11 @@ impl Acquire {
             written_ns: (0, 0),
             unreleased: None,
             before: None,
-            wrote: false,
-            stood: 0,
+            has_written: false,
+            has_stood: false,
             tries: 0,
-            unowned: false,
-            over: None,
+            was_released: false,
+            replaced_by: None,
             end: None,
             failed: Vec::new(),
             is_read_only: false,
@@ -238,7 +238,7 @@ impl Acquire {
     /// After an acquisition of the same run that has failed: its [`unreleased`](Self::unreleased).
     #[must_use]
     pub fn after(mut self, unreleased: Option<Unreleased>) -> Self {
-        self.wrote = unreleased.is_some();
+        self.has_written = unreleased.is_some();
         self.unreleased = unreleased;
         self
     }
@@ -246,7 +246,7 @@ impl Acquire {
     /// The unreleased owners before us, if our record may be all that is left of theirs: the next
     /// acquisition of this run has to know them.
     pub fn unreleased(&self) -> Option<Unreleased> {
-        self.unreleased.filter(|_| self.wrote)
+        self.unreleased.filter(|_| self.has_written)
     }
 
     /// Whether legs that other hosts reach show an unreleased owner, so that everything is written
@@ -366,8 +366,8 @@ impl Acquire {
             (Ok(_), Step::Reading) => self.given[leg] = found,
             (Ok(now), Step::Verifying) => {
                 // Another host wrote here after us: it may have the mirror, or has released it.
-                self.over = foreign(&now).or(self.over);
-                self.unowned |= now.superblock.owner.is_none();
+                self.replaced_by = foreign(&now).or(self.replaced_by);
+                self.was_released |= now.superblock.owner.is_none();
             }
             (Err(_), Step::Reading | Step::Rereading | Step::Verifying) => {
                 self.given[leg] = found;
@@ -454,8 +454,8 @@ impl Acquire {
                 Step::Reading | Step::Rereading | Step::Verifying => AcquireOutput::Read(leg),
                 Step::Writing => {
                     chosen.superblock = chosen.superblock.owned(Some(owner));
-                    self.wrote = true;
-                    if self.unreleased.is_some() && self.stood > 0 {
+                    self.has_written = true;
+                    if self.unreleased.is_some() && self.has_stood {
                         chosen.superblock.sequence += SEQUENCE_STEP;
                     }
                     AcquireOutput::Write(leg, chosen.next_copy())
@@ -493,7 +493,7 @@ impl Acquire {
                     Some(it) => Some(it.and(self.unreleased)),
                     // An owner that has released the mirror left nothing behind, but the one before
                     // it may have.
-                    None => self.unreleased.filter(|_| self.wrote),
+                    None => self.unreleased.filter(|_| self.has_written),
                 };
                 self.write(now_ns);
             }
@@ -509,9 +509,9 @@ impl Acquire {
                 self.written_ns.1 = now_ns;
                 self.settle(now_ns);
             }
-            Step::Verifying if self.unowned || self.over.is_some() => self.restart(),
+            Step::Verifying if self.was_released || self.replaced_by.is_some() => self.restart(),
             Step::Verifying if self.is_first() => {
-                self.stood = 1;
+                self.has_stood = true;
                 self.read_ns = asked_ns;
                 self.write(now_ns);
             }
@@ -522,7 +522,7 @@ impl Acquire {
 
     /// Whether an unreleased owner may not have seen our record yet.
     fn is_first(&self) -> bool {
-        self.unreleased.is_some() && self.stood == 0
+        self.unreleased.is_some() && !self.has_stood
     }
 
     /// Whether another host may have come since the read, found no owner, and seen its own record
@@ -555,10 +555,10 @@ impl Acquire {
 
     /// Starts over: the record on the legs may be another owner's by now.
     fn restart(&mut self) {
-        self.stood = 0;
+        self.has_stood = false;
         self.tries += 1;
-        self.unowned = false;
-        match (self.tries < TRIES_MAX, self.over.take()) {
+        self.was_released = false;
+        match (self.tries < TRIES_MAX, self.replaced_by.take()) {
             (true, _) => self.set_step(Step::Reading),
             (false, Some(owner)) => self.end = Some(AcquireOutput::Refused(owner)),
             (false, None) => self.end = Some(AcquireOutput::Slow),

@@ -80,8 +80,8 @@ impl Service {
         match said {
             Some(said) if said.has(slot) => Ok(()),
             _ => Err(ControlError::refused(format!(
-                "{}: leg {slot}: the others have left meanwhile, or it was restored: it is not \
-                 taken out",
+                "{}: leg {slot}: the others have left meanwhile, or it was restored, removed or \
+                 replaced: it is not taken out",
                 self.name(volume)
             ))),
         }
