@@ -1,4 +1,4 @@
-//! Which legs are chosen, which are refused, and why: by hand, and in histories drawn at random.
+//! Legs that are chosen and refused: in cases written by hand, and in histories drawn at random.
 mod model;
 
 use super::super::events::{New, NewLeg};
@@ -14,7 +14,7 @@ pub(crate) const PLACE: Place = Place {
     bitmap_offset: BITMAP_AT,
 };
 
-/// The legs of a new mirror of 4 regions, all alike.
+/// The legs of a new mirror of 4 regions, all with the same data.
 pub(crate) fn legs(count: u8) -> Vec<Superblock> {
     let new = New {
         mirror: Id([1; 16]),
@@ -81,7 +81,7 @@ fn t14_a_leg_that_left_is_behind_and_alone_is_nothing() {
         assembly.roles,
         [Role::Behind { position, why }, Role::InSync]
     );
-    // It doesn't know that it was left behind; so it is not taken for the whole.
+    // The leg has no record that it was left behind: alone it does not make the mirror.
     assert_eq!(assembled(&[old]), Err(Refusal::Incomplete(vec![0])));
     let forced = assemble(&given(&[old]), FORCED).unwrap();
     assert_eq!(
@@ -92,9 +92,9 @@ fn t14_a_leg_that_left_is_behind_and_alone_is_nothing() {
             seen_lineage: 1,
         }))
     );
-    // The one that went on needs nobody.
+    // The leg that went on needs no other.
     assert_eq!(assembled(&[left]).unwrap().absent, [1]);
-    // Had the other known, it would be no mirror, by force or not.
+    // Had the other leg a record of that, it would make no mirror, forced or not.
     let known = left.on(1, PLACE);
     assert_eq!(
         assemble(&given(&[known]), FORCED),
@@ -102,14 +102,14 @@ fn t14_a_leg_that_left_is_behind_and_alone_is_nothing() {
     );
 }
 
-/// Else what it reads alone may be read otherwise when the others are there again.
+/// Else its reads may change when the others are there again.
 #[test]
 fn who_goes_on_alone_by_force_after_an_unclean_stop_has_to_say_so_first() {
     let begun = legs(2)[0].begun(2);
     let forced = |it: Superblock| assemble(&given(&[it.on(1, PLACE)]), FORCED).unwrap();
     assert!(forced(begun).unclean);
     assert!(!forced(begun.stopped()).unclean, "there is no difference");
-    // Once it is said, there is nobody to differ from.
+    // Once that is committed, there is no leg to differ from.
     let alone = forced(begun).next.on(1, PLACE).begun(3);
     assert!(!assembled(&[alone]).unwrap().unclean);
 }
@@ -122,7 +122,7 @@ fn halves_that_were_both_written_are_refused_until_one_is_given_up() {
         alone.next.on(slot, PLACE).begun(lineage)
     };
     let (a, b) = (one(0, 3), one(1, 4));
-    // However far one of them went.
+    // Whichever of them has more generations.
     let far = (0..40).fold(a, |a, _| a.stopped().begun(a.event + 100));
     assert_eq!(assembled(&[a, b]), Err(Refusal::Parted(0, 1)));
     assert!(matches!(
@@ -144,7 +144,7 @@ fn halves_that_were_both_written_are_refused_until_one_is_given_up() {
             (Role::InSync, other)
         );
     }
-    // One that was only looked at has not been written.
+    // A leg that was only read has not been written.
     let unwritten = assemble(&given(&[begun.on(0, PLACE)]), FORCED).unwrap();
     let unwritten = unwritten.next.owned(None).on(0, PLACE);
     let assembly = assembled(&[unwritten, b]).unwrap();
@@ -153,7 +153,7 @@ fn halves_that_were_both_written_are_refused_until_one_is_given_up() {
 }
 
 #[test]
-fn strangers_are_refused() {
+fn legs_of_other_mirrors_are_refused() {
     let two = legs(2);
     let mut foreign = two[1];
     foreign.mirror = Id([99; 16]);
@@ -199,13 +199,13 @@ fn a_leg_that_shows_an_older_state_than_it_had_is_rebuilt_from_the_start() {
     let assembly = assemble(&given(&[later, back]), FORCED).unwrap();
     let why = Why::PutBack;
     assert_eq!(assembly.roles[1], Role::Behind { position: 0, why });
-    // One that left, and was put back to before that.
+    // A leg that left, and was rolled back to before that.
     let left = later.without(1, later.event).unwrap();
     let assembly = assembled(&[left, back]).unwrap();
     assert_eq!(assembly.roles[1], Role::Behind { position: 0, why });
 }
 
-/// After a crash an older copy of a leg looks like one that the last event had not reached.
+/// After a crash an older copy of a leg looks like one that the last generation had not reached.
 #[test]
 fn t51_a_leg_without_the_newest_event_is_no_source() {
     let created = legs(3)[0];
@@ -219,7 +219,7 @@ fn t51_a_leg_without_the_newest_event_is_no_source() {
         roles[old] = Role::Behind { position, why };
         assert_eq!(assembly.roles, roles);
         assert!(assembly.unclean && assembly.lagging.is_empty());
-        // That is said with the first event, so it holds after the next crash as well.
+        // The first generation has it, so it holds after the next crash as well.
         let said = assembly.next.begun(3);
         let mut next = on_all(&said, &[0, 1, 2]);
         next[old] = created.on(old as u8, PLACE);
@@ -227,7 +227,7 @@ fn t51_a_leg_without_the_newest_event_is_no_source() {
         roles[old] = Role::Behind { position, why };
         assert_eq!(assembled(&next).unwrap().roles, roles);
     }
-    // Where only one that is being rebuilt has the newest event, nothing else could be the source.
+    // If only a leg that is being rebuilt has the newest generation, no other can be the source.
     let left = legs(2)[0].begun(2).without(1, 2).unwrap();
     let on = left.rebuilding(1).unwrap().on(1, PLACE);
     let assembly = assembled(&[left.on(0, PLACE), on]).unwrap();
@@ -245,23 +245,23 @@ fn t50_a_leg_rolled_back_over_heartbeats_is_stale() {
         assembled(&[first, second]).unwrap().roles,
         [Role::InSync; 2]
     );
-    // Another host has claimed it since.
+    // Also under another owner.
     (second.mark, second.sequence) = (49, 1000);
     let assembly = assembled(&[first, second]).unwrap();
     let (position, why) = (0, Why::RolledBack);
     assert_eq!(assembly.roles[1], Role::Behind { position, why });
     let said = assembly.next.state(1);
     assert!(matches!(said, Some(EntryState::Stale(lack)) if lack.position == 0));
-    // Also where it lacks several events.
+    // Also if it lacks several generations.
     first.event += 2;
     let assembly = assembled(&[first, second]).unwrap();
     assert_eq!(assembly.roles[1], Role::Behind { position, why });
     first.event = begun.event;
-    // A braid from before does not say it.
+    // An older version of braid has no such field.
     second.mark = 0;
     assert_eq!(assembled(&[first, second]).unwrap().roles[1], Role::InSync);
     second.mark = 49;
-    // A leg that is stale says nothing of the others that counts.
+    // Records that a stale leg has read don't count.
     let left = second.without(0, second.event).unwrap();
     let mut stale = first;
     stale.legs[1] = left.legs[1];
@@ -291,7 +291,7 @@ fn a_rebuild_goes_on_where_it_was() {
         [Role::InSync; 2]
     );
     assert!(on.keeps_intents() && !whole.keeps_intents());
-    // Its end did not reach that leg: what may differ is copied again.
+    // Its end did not reach that leg: regions that may differ are copied again.
     let half = assembled(&[whole, on.on(1, PLACE)]).unwrap();
     let (position, why) = (4 << 20, Why::Lags);
     assert_eq!(half.roles, [Role::InSync, Role::Behind { position, why }]);
@@ -299,7 +299,7 @@ fn a_rebuild_goes_on_where_it_was() {
 
 #[test]
 fn that_a_leg_is_being_rebuilt_was_said_without_having_reached_it() {
-    // For so long that it can't be told from the lineages alone.
+    // For so long that the lineages alone don't show it.
     for lineages in [0, 2 * LINEAGES_MAX as u64] {
         let begun = legs(2)[0].begun(2);
         let old = begun.on(1, PLACE);
@@ -313,7 +313,7 @@ fn that_a_leg_is_being_rebuilt_was_said_without_having_reached_it() {
         let roles = assembled(&[back, old]).unwrap().roles;
         assert_eq!(roles[1], Role::Behind { position, why }, "{lineages}");
     }
-    // Data copied since is not on a leg that was put back to before that.
+    // Data that were copied since are not on a leg that was rolled back to before that.
     let whole = legs(2)[0].begun(2).without(1, 2).unwrap();
     let mut lacks_all = whole;
     let (seen_event, seen_lineage, position) = (2, 2, 0);
@@ -348,7 +348,7 @@ fn however_long_a_leg_was_away_it_is_known_not_to_have_been_written() {
             }
         );
     }
-    // If it was written after all, that can't be told from long ago: refused either way.
+    // Whether it was written can't be told after so long: refused either way.
     let written = assemble(&given(&[old]), FORCED).unwrap().next.on(1, PLACE);
     let refused = assembled(&[alone, written.begun(7)]);
     assert_eq!(refused, Err(Refusal::TooOld(1)));
@@ -370,7 +370,7 @@ fn an_untouched_leg_is_known_however_often_the_other_one_was_forced_since() {
 
 #[test]
 fn a_leg_of_no_use_is_left_out_and_keeps_nobody_from_starting() {
-    // Its last event was the first of its lineage, which is forgotten.
+    // Its last generation was the first of its lineage, which the history has dropped.
     let begun = legs(3)[0].begun(2);
     let old = begun.on(2, PLACE);
     let both = [Ok(begun), Ok(begun.on(1, PLACE)), Err(NoLeg::Missing)];
@@ -384,11 +384,11 @@ fn a_leg_of_no_use_is_left_out_and_keeps_nobody_from_starting() {
     let useless = Role::Unusable(NoLeg::TooOld);
     assert_eq!(assembly.roles, [Role::InSync, Role::InSync, useless]);
     assert_eq!(assembly.next.state(2), state.state(2), "stale as before");
-    // One that went on by itself, long ago: not without the user's word.
+    // A leg that was written without the others, long ago: only by order of the user.
     let apart = assemble(&[Err(NoLeg::Missing), Ok(old)], FORCED).unwrap();
     three[2] = apart.next.begun(7).on(2, PLACE);
     assert_eq!(assembled(&three), Err(Refusal::TooOld(2)));
-    // Never one that is needed: then what it lacks is missing.
+    // Never a leg that is needed.
     let refused = assembled(&[state, old]);
     assert_eq!(refused, Err(Refusal::Incomplete(vec![1])));
     // Too small, and stale.
@@ -399,7 +399,7 @@ fn a_leg_of_no_use_is_left_out_and_keeps_nobody_from_starting() {
     assert_eq!(roles, [Role::InSync, Role::Unusable(NoLeg::Small)]);
 }
 
-/// A state after such counts could not be read any more: on no leg of the mirror.
+/// Superblocks after such counters could not be parsed any more, on any leg of the mirror.
 #[test]
 fn a_leg_that_counts_too_high_is_none_and_says_nothing_of_the_others() {
     let legs = legs(2);
