@@ -17,7 +17,6 @@ use crate::log;
 use crate::run::config::{Export, Volume};
 use crate::run::service::Service;
 use crate::run::volumes::Running;
-use engine::host::VolumeInfo;
 use engine::mirror::{Anew, LegConfig, LegReport, MirrorOrder, MirrorState};
 use mirror::assembly::Wishes;
 use std::time::Duration;
@@ -75,32 +74,22 @@ impl Service {
         let discard = discard.map(given_up).transpose()?;
         let free = self.ensure_free(&files);
         free.map_err(|why| ControlError::refused(format!("{name}: {why}")))?;
-        let (legs, infos) = self.open_all(&files);
-        let numbers: Vec<u16> = legs.iter().map(|leg| leg.volume).collect();
-        let close = || numbers.iter().for_each(|number| self.close_leg(*number));
-        if legs.is_empty() {
-            let why = "none of its legs can be opened: see the engine's log";
-            return Err(ControlError::refused(format!("{name}: {why}")).into());
-        }
-        let is_it = |leg: &Volume, it: &LegConfig| self.name(it.volume) == leg.name;
-        let place = |leg: &Volume| legs.iter().position(|it| is_it(leg, it));
-        let wishes = Wishes {
-            without,
-            discard: discard.and_then(place),
+        let wishes = |legs: &[LegConfig]| {
+            if legs.is_empty() {
+                return Err("none of its legs can be opened: see the engine's log".into());
+            }
+            let is_it = |leg: &Volume, it: &LegConfig| self.name(it.volume) == leg.name;
+            let place = |leg: &Volume| {
+                let place = legs.iter().position(|it| is_it(leg, it));
+                let name = leg_config(leg, 0).name;
+                let why = "is to be given up, and can't be opened: leave it out";
+                place.ok_or_else(|| format!("{name} {why}"))
+            };
+            let discard = discard.map(place).transpose()?;
+            Ok(Wishes { without, discard })
         };
-        if let Some(leg) = discard.filter(|_| wishes.discard.is_none()) {
-            close();
-            let leg = leg_config(leg, 0).name;
-            let why = format!("{leg} is to be given up, and can't be opened: leave it out");
-            return Err(ControlError::refused(format!("{name}: {why}")).into());
-        }
-        let known = self.known().mirror(&name);
-        let mut config = mirror_config(&of, legs, known, owner(&self.identity));
-        config.wishes = wishes;
-        let became = self.begin(volume, Anew { config, infos }).map_err(|why| {
-            close();
-            ControlError::refused(format!("{name} was not begun: {why}"))
-        })?;
+        let became = self.begin(volume, &of, &files, wishes);
+        let became = became.map_err(|why| ControlError::refused(format!("{name}: {why}")))?;
         self.state().stopped.remove(&volume);
         self.edit(volume, true, |it| {
             // Unless they were added again by now.
@@ -143,48 +132,64 @@ impl Service {
             state.volumes.open_mirror(new, number)?;
             number
         };
-        let assembled = self.assemble_new(number, of, legs);
-        if assembled.is_err() {
-            self.take_back_volume(self.state(), number);
-        }
-        assembled.map(|()| number)
-    }
-
-    fn assemble_new(&self, number: u16, of: &Volume, legs: &[Volume]) -> Result<(), String> {
-        let (legs, infos) = self.open_all(legs);
-        let known = self.known().mirror(&of.name);
-        let config = mirror_config(of, legs, known, owner(&self.identity));
-        match self.begin(number, Anew { config, infos })? {
-            MirrorState::Running => Ok(()),
-            MirrorState::Refused(why) | MirrorState::Failed(why) => {
-                // The caller names it as well.
+        let became = self.begin(number, of, legs, |_| Ok(Wishes::default()));
+        let why = match became {
+            Ok(MirrorState::Running) => return Ok(number),
+            // The caller names it as well.
+            Ok(MirrorState::Refused(why) | MirrorState::Failed(why)) => {
                 let named = format!("{}: ", of.name);
-                Err(why.strip_prefix(&named).unwrap_or(&why).to_owned())
+                why.strip_prefix(&named).unwrap_or(&why).to_owned()
             }
-            MirrorState::Assembling | MirrorState::Stopped => Err(format!(
+            Ok(MirrorState::Assembling | MirrorState::Stopped) => format!(
                 "it has not started within {} s: the engine's log says which legs it waits for",
                 WAIT.as_secs()
-            )),
-        }
+            ),
+            Err(why) => why,
+        };
+        self.take_back_volume(self.state(), number);
+        Err(why)
     }
 
-    /// What becomes of a mirror that begins.
+    /// Opens legs of a mirror, which begins with those that could be opened; what becomes of it.
     ///
     /// # Errors
-    /// Why it does not begin.
-    fn begin(&self, volume: u16, anew: Anew) -> Result<MirrorState, String> {
-        self.senders
-            .order(volume, MirrorOrder::Begin(Box::new(anew)));
-        let (mut became, mut why) = (MirrorState::Stopped, None);
-        // Its core hears the order before it is asked: one that is stopped then was not begun.
-        self.wait_for(volume, WAIT, |it| {
-            (became, why) = (it.state.clone(), it.not_begun.clone());
-            became != MirrorState::Assembling
+    /// Why it does not begin; then its legs are closed.
+    fn begin(
+        &self,
+        volume: u16,
+        of: &Volume,
+        files: &[Volume],
+        wishes: impl FnOnce(&[LegConfig]) -> Result<Wishes, String>,
+    ) -> Result<MirrorState, String> {
+        let open = |leg: &Volume| {
+            let opened = self.open_leg_of(leg);
+            let left_out = |why| log::say(format!("{}: this leg is left out: {why}", leg.name));
+            opened.map_err(left_out).ok()
+        };
+        let (legs, infos): (Vec<_>, Vec<_>) = files.iter().filter_map(open).unzip();
+        let begun = wishes(&legs).and_then(|wishes| {
+            let known = self.known().mirror(&of.name);
+            let mut config = mirror_config(of, legs, known, owner(&self.identity));
+            config.wishes = wishes;
+            let anew = Box::new(Anew { config, infos });
+            self.senders.order(volume, MirrorOrder::Begin(anew));
+            let (mut became, mut why) = (MirrorState::Stopped, None);
+            // Its core hears the order before it is asked: one that is stopped then was not begun.
+            self.wait_for(volume, WAIT, |it| {
+                (became, why) = (it.state.clone(), it.not_begun.clone());
+                became != MirrorState::Assembling
+            });
+            match became {
+                MirrorState::Stopped => {
+                    Err(why.unwrap_or_else(|| "it was stopped meanwhile".into()))
+                }
+                became => Ok(became),
+            }
         });
-        match became {
-            MirrorState::Stopped => Err(why.unwrap_or_else(|| "it was stopped meanwhile".into())),
-            became => Ok(became),
+        if begun.is_err() {
+            self.close_legs(&of.name);
         }
+        begun
     }
 
     /// A leg that another volume has, which may write to it, is none that is missing (T48).
@@ -201,15 +206,5 @@ impl Service {
             }
         }
         Ok(())
-    }
-
-    /// Volumes for all of these legs that can be opened.
-    fn open_all(&self, legs: &[Volume]) -> (Vec<LegConfig>, Vec<VolumeInfo>) {
-        let open = |leg: &Volume| {
-            let opened = self.open_leg_of(leg);
-            let left_out = |why| log::say(format!("{}: this leg is left out: {why}", leg.name));
-            opened.map_err(left_out).ok()
-        };
-        legs.iter().filter_map(open).unzip()
     }
 }
