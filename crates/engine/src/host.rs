@@ -26,7 +26,7 @@
 //! * `status`, `device`: what answers mean; `report`: lines for people; `explain`: why a path
 //!
 //! # Contract
-//! Core 0 owns the admin connections. What it learns of a path leaves it as [`HostEvent::Publish`]
+//! Core 0 owns the admin connections. The log that it reads, and its place there.
 //! and reaches the other cores' engines as [`HostControl::Path`]. Cores share counts of I/Os in
 //! flight (T47), and what was measured, by [`Peers`]. The engine begins in its first `turn`, and
 //! each `turn` looks at what its machines made of the turn's bytes. All times are of one clock
@@ -127,7 +127,7 @@ pub struct HostEngine {
     room: usize,
 }
 
-/// What all volumes of a core work with.
+/// State that all volumes of a core share.
 struct Shared {
     /// All but the volumes.
     settings: HostConfig,
@@ -213,7 +213,7 @@ impl HostEngine {
         }
     }
 
-    /// What happened since. Ends of I/Os come in the order in which they ended, and before
+    /// New lines.
     /// word that their volume is removed.
     #[inline]
     pub(crate) fn poll_event(&mut self) -> Option<HostEvent> {

@@ -1,4 +1,4 @@
-//! What a namespace's blocks lie in: opened, checked against the configuration, and later resized.
+//! Storage of a namespace's blocks: opened, checked against the configuration, and later resized.
 use super::config::Namespace;
 use super::limits::{FILE_QUIESCE_NS, MEMORY_QUIESCE_NS};
 use super::quantity::Size;
@@ -194,7 +194,7 @@ fn open_file(
     Ok((Device::File(Arc::new(file)), bytes, room))
 }
 
-/// What a namespace's keys could do about a file that can't be opened.
+/// Advice about a namespace's keys for a file that can't be opened.
 fn advise(error: RuntimeError, read_only: bool) -> anyhow::Error {
     let kind = match &error {
         RuntimeError::Open { source, .. } => source.kind(),

@@ -18,7 +18,7 @@ use terminal::exit::Usage;
 use terminal::output::Format;
 use terminal::units::{format_bytes, format_count, format_ns};
 
-/// What hosts make of another size.
+/// Effect of another size on hosts.
 const RESIZE_HELP: &str = "\
 Hosts see the new size at once. A Linux host gives the disk of all its paths the size, write
 protection and block size of the port that it scanned last: a smaller size shrinks the disk under
@@ -306,7 +306,7 @@ fn show_port(text: &mut String, port: &Value) -> std::fmt::Result {
     show_faults(text, &port["faults"])
 }
 
-/// What is to go wrong at a port, and what did; nothing where there is neither.
+/// Faults of a port, and how often each happened; nothing where there is neither.
 fn show_faults(text: &mut String, faults: &Value) -> std::fmt::Result {
     let mut words = Vec::new();
     for rule in items(&faults["errors"]) {
@@ -346,7 +346,7 @@ fn show_faults(text: &mut String, faults: &Value) -> std::fmt::Result {
     Ok(())
 }
 
-/// What slows a port, each with a comma before it.
+/// Settings that slow a port, each with a comma before it.
 fn shape_words(shape: &Value) -> String {
     let of = |key: &str| number(&shape[key]);
     let mut words = String::new();

@@ -1,4 +1,4 @@
-//! What a target is to be: its configuration file, or the few options that stand in for one.
+//! Desired state of a target: its configuration file, or the few options that stand in for one.
 //!
 //! ```toml
 //! nqn = "nqn.2026-01.org.example:v0"
@@ -86,11 +86,11 @@ pub struct Config {
     pub cqt: Option<Duration>,
     /// Control socket.
     pub socket: Option<PathBuf>,
-    /// Whose it is.
+    /// Owner of the control socket.
     pub socket_owner: Option<Name>,
-    /// Whose it is too.
+    /// Group of the control socket.
     pub socket_group: Option<Name>,
-    /// Who may use it.
+    /// Mode of the control socket.
     pub socket_mode: Option<Mode>,
     /// Pin to this CPU.
     pub cpu: Option<usize>,
@@ -149,13 +149,13 @@ pub struct Port {
     /// Address that hosts are told, where it isn't the one bound: behind a wildcard it must be
     /// said.
     pub advertise: Option<IpAddr>,
-    /// What slows it.
+    /// Delays and limits.
     pub shape: shape::Config,
     /// ANA states seen through it.
     pub ana: AnaStates,
-    /// What it is for.
+    /// Its offer to hosts.
     pub offer: Offer,
-    /// What goes wrong.
+    /// Its faults.
     pub faults: FaultSettings,
 }
 
@@ -229,7 +229,7 @@ impl Config {
         Self::parse(&text).map_err(|error| Usage::error(format!("{}: {error}", path.display())))
     }
 
-    /// What can be told before anything is opened or made.
+    /// Checks that can be made before anything is opened or made.
     ///
     /// # Errors
     /// One line that begins with the key.
@@ -313,7 +313,7 @@ impl Config {
         self.namespaces.iter().map(|of| of.ana_group).collect()
     }
 
-    /// Who may use the control socket.
+    /// Access to the control socket.
     pub fn access(&self) -> Access {
         Access {
             owner: self.socket_owner.clone(),

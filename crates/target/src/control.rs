@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Hands a change to the reactor; false if that is gone.
 pub type Send = Box<dyn Fn(TargetControl) -> bool + std::marker::Send + Sync>;
 
-/// What is known of the running target, beside its reactor.
+/// State of the running target, beside its reactor.
 pub struct Control {
     nqn: String,
     serial: String,
@@ -77,7 +77,7 @@ struct Namespace {
 }
 
 service::calls! {
-    /// What a target can be asked.
+    /// Requests to a target.
     pub enum TargetCall {
         /// Everything.
         "target.show" => Show(Nothing),

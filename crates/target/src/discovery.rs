@@ -1,4 +1,4 @@
-//! What discovery tells of a target, as it is written: what a port is for, and other discovery
+//! A target's discovery log, as it is written: offers of ports, and other discovery
 //! controllers that hosts are referred to.
 use super::quantity::{FromText, from_text};
 use nvme::controller::{PortOffer, Referral};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// What a port is for.
+/// Offer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer(pub PortOffer);
 

@@ -7,10 +7,10 @@ use paths::uri::PathUri;
 use runtime::{ReactorStats, Sender};
 use std::net::SocketAddr;
 
-/// What the target is to be.
+/// Configuration of the target.
 #[derive(Clone, Debug)]
 pub struct EmbeddedConfig {
-    /// What its namespace lies in: `mem:1GiB`, `null:1TiB`, `file:/path`.
+    /// Storage of its namespace: `mem:1GiB`, `null:1TiB`, `file:/path`.
     pub backend: PathUri,
     /// A port for each, on any free port of loopback.
     pub shapes: Vec<shape::Config>,

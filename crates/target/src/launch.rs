@@ -26,7 +26,7 @@ pub struct Launched {
     pub backends: Vec<Backend>,
     /// Counters of the ports.
     pub board: Arc<Board>,
-    /// What happens to connections.
+    /// Log of connections.
     pub log: Arc<Log>,
     handle: Handle<Watched>,
 }
@@ -159,7 +159,7 @@ pub fn launch(config: &Config, waker: Option<Waker>) -> anyhow::Result<Launched>
     })
 }
 
-/// What discovery is to tell; all of it was checked.
+/// Sets the discovery log; all of it was checked.
 fn tell_discovery(config: &Config, engine: &mut TargetEngine) {
     let offers = config.ports.iter().zip(0..);
     let offers = offers.map(|(port, index)| DiscoveryChange::Offer(index, port.offer.0));
@@ -172,7 +172,7 @@ fn tell_discovery(config: &Config, engine: &mut TargetEngine) {
     }
 }
 
-/// What the configuration calls a field of the engine's.
+/// Name in the configuration of a field of the engine's.
 fn key(field: &str) -> &str {
     match field {
         "entries_max" => "queue_entries",
@@ -240,8 +240,9 @@ fn bind(listen: &str) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// A listener there. What a process that was killed left with io_uring is closed by the kernel some
-/// moments after its end, and until then the port is in use; so that is asked several times.
+/// A listener there. A socket that a process that was killed left with io_uring is closed by the
+/// kernel some moments after its end, and until then the port is in use; so that is asked several
+/// times.
 fn patiently(address: SocketAddr, mut pause: impl FnMut()) -> std::io::Result<TcpListener> {
     for _ in 0..BIND_TRIES {
         match TcpListener::bind(address) {
@@ -320,7 +321,7 @@ fn subsystem(
         maxh2cdata: transfer as u32,
         c2h_success: true,
         cqt_ms: cqt_ms as u16,
-        // What a file or disk keeps in its cache is durable only after a flush.
+        // Data in the cache of a file or disk is durable only after a flush.
         volatile_write_cache: backends
             .iter()
             .any(|backend| matches!(backend.device, runtime::Device::File(_))),

@@ -40,7 +40,7 @@ pub struct Logger {
     ended: Receiver<()>,
 }
 
-/// What it reads, and what it has already told.
+/// The log that it reads, and its place there.
 struct Reader {
     log: Arc<Log>,
     board: Arc<Board>,
@@ -94,7 +94,7 @@ impl Reader {
         self.lines().iter().for_each(|line| eprintln!("{line}"));
     }
 
-    /// What is new.
+    /// New lines.
     fn lines(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut unsaid = 0;
@@ -167,7 +167,7 @@ pub fn reason(why: Why) -> String {
     text.into()
 }
 
-/// What was injected since then.
+/// Injected faults since then.
 fn of_faults(then: FaultStats, now: FaultStats) -> Option<String> {
     let kinds = [
         ("errors", now.errors - then.errors),

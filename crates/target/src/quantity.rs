@@ -9,7 +9,7 @@ use terminal::units;
 
 /// A kind of quantity that is written as text.
 pub trait FromText: Sized {
-    /// What it should have been, for an error: "a size such as …".
+    /// The form that it should have had, for an error: "a size such as …".
     const WANTED: &'static str;
     /// The quantity.
     ///

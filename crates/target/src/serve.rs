@@ -124,7 +124,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What can be made smaller where memory for payload can't be had.
+/// Values that can be made smaller where memory for payload can't be had.
 fn too_large(error: anyhow::Error, config: &Config) -> anyhow::Error {
     match error.downcast_ref::<runtime::RuntimeError>() {
         Some(runtime::RuntimeError::Memory {

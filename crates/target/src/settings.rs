@@ -1,4 +1,4 @@
-//! What can be set of a port: in the configuration, behind `--listen`, and while it runs.
+//! Settings of a port: in the configuration, behind `--listen`, and while it runs.
 use super::discovery::Offer;
 use super::faults::{self, FaultSettings};
 use super::quantity::{AnaStates, Duration, Rate, Size, Tail};
@@ -30,9 +30,9 @@ pub struct Settings {
     pub stall: Option<Duration>,
     /// ANA states seen through the port.
     pub ana: Option<AnaStates>,
-    /// What the port is for.
+    /// Offer of the port.
     pub offer: Option<Offer>,
-    /// What goes wrong; its keys stand beside the others.
+    /// Faults; their keys stand beside the others.
     #[serde(skip)]
     pub faults: FaultSettings,
 }

@@ -391,7 +391,6 @@ fn words_inside_a_sentence_and_elsewhere_are_not() {
             "crates/nvme/a.rs",
             "/// It says what.\nfn what() { f(\"What\") }\n",
         ),
-        ("crates/engine/a.rs", "// What it is.\n"),
     ]);
 }
 

@@ -1,25 +1,8 @@
 //! How sentences begin: with a thing of the system, not with a clause that has no subject. Checked
-//! in the documents and in the comments of [`CRATES`].
+//! in the documents and in all comments.
 use super::Finding;
 use super::tree::{File, Tree};
 
-/// Crates whose comments are checked.
-const CRATES: [&str; 14] = [
-    "canary",
-    "hostile",
-    "load",
-    "nbd",
-    "nvme",
-    "policy",
-    "queue",
-    "queue-c",
-    "runtime",
-    "shape",
-    "sim",
-    "sim-program",
-    "sys",
-    "terminal",
-];
 /// Documents that are checked, besides those in `docs/` itself.
 const DOCUMENTS: [&str; 3] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
 /// Words with which no sentence begins.
@@ -30,7 +13,7 @@ pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in &tree.files {
         if is_document(&file.path) {
             check_lines(file, document, findings);
-        } else if is_source(&file.path) {
+        } else if file.path.ends_with(".rs") {
             check_lines(file, comment, findings);
         }
     }
@@ -39,12 +22,6 @@ pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
 fn is_document(path: &str) -> bool {
     let in_docs = |path: &str| path.ends_with(".md") && !path.contains('/');
     DOCUMENTS.contains(&path) || path.strip_prefix("docs/").is_some_and(in_docs)
-}
-
-fn is_source(path: &str) -> bool {
-    let inside = path.strip_prefix("crates/");
-    let name = inside.and_then(|inside| inside.split_once('/'));
-    path.ends_with(".rs") && name.is_some_and(|(name, _)| CRATES.contains(&name))
 }
 
 /// The text of a comment on this line, and whether it stands behind code, where it begins anew.

@@ -19,7 +19,7 @@ pub struct MirrorArgs {
 }
 
 impl MirrorArgs {
-    /// Who is asked, and what of.
+    /// The engine that is asked, and the mirror.
     pub fn parts(&self) -> (&Common, &str) {
         (&self.common, &self.volume)
     }
@@ -37,7 +37,7 @@ pub struct LegArgs {
 }
 
 impl LegArgs {
-    /// Who is asked, and what of.
+    /// The engine that is asked, and the parameters.
     pub fn parts(&self) -> (&Common, MirrorParams) {
         let params = MirrorParams::of_leg(&self.volume, &self.leg);
         (&self.common, params)
@@ -188,7 +188,7 @@ pub fn assemble(args: &AssembleArgs) -> anyhow::Result<()> {
     args.common.print(&value, said)
 }
 
-/// What was done, or why there was nothing to do.
+/// Result of the verb, or why there was nothing to do.
 fn said(text: &mut String, value: &Value) -> std::fmt::Result {
     let volume = word(&value["volume"]);
     let leg = match value["leg"].as_u64() {

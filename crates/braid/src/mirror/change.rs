@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use terminal::answer::{items, number, word};
 
-/// What is to be done with a leg that was removed, and could not be told so.
+/// Advice for a leg that was removed, and could not be told so.
 const STILL_SAYS: &str = ". What says that it was a leg is still on it: it is refused wherever it \
                           is given. braid mirror add --force takes it again; else clear its \
                           first MiB (dd if=/dev/zero of=FILE bs=1M count=1 conv=notrunc)";

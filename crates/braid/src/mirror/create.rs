@@ -32,7 +32,8 @@ const BEAT_INTERVAL: &str = "5s";
 /// Bounds of it, ms: what legs can take besides I/O, and how long anybody waits.
 const BEAT_MS_MIN: u64 = 100;
 const BEAT_MS_MAX: u64 = HEARTBEAT_MAX_MS as u64;
-/// What is cleared at the end of a leg with `--force`: copies of labels and partition tables.
+/// Ranges that are cleared at the end of a leg with `--force`: copies of labels and partition
+/// tables.
 const TAIL_BYTES: u64 = 1 << 20;
 /// Where legs are marked to be told apart: between the superblocks, where no version has anything.
 const MARK_AT: u64 = 32 << 10;
@@ -41,7 +42,7 @@ const _: () = assert!(COPIES_AT[0] + BLOCK_BYTES_MAX as u64 <= MARK_AT && MARK_A
 const BLOCK_BYTES_MAX: usize = 4096;
 /// An identifier so often is one of those.
 const MARK_TIMES: usize = BLOCK_BYTES_MAX / 16;
-/// What `round-robin` means on a mirror (row B2).
+/// Bytes per turn of `round-robin` on a mirror (row B2).
 const ROUND_ROBIN_BYTES: u64 = 256 << 10;
 
 /// Make legs of a new mirror; what they hold is lost
@@ -51,7 +52,7 @@ const ROUND_ROBIN_BYTES: u64 = 256 << 10;
 /// unless all are files in which nothing was written yet. `braid run` runs it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CreateArgs {
-    /// What to call it
+    /// Name of the mirror
     name: String,
     /// Legs: file:/path of a file or block device, nvme-tcp://… of a namespace (one of its paths);
     /// one alone is a mirror that gets others later
@@ -60,7 +61,8 @@ pub struct CreateArgs {
     /// How reads choose among legs
     #[arg(long, value_name = "POLICY", default_value = "soonest")]
     policy: String,
-    /// What one bit of the bitmap of intents stands for [default: 1MiB, larger from 1 TiB on]
+    /// Bytes for which one bit of the bitmap of intents stands [default: 1MiB, larger from 1 TiB
+    /// on]
     #[arg(long, value_name = "SIZE")]
     region: Option<String>,
     /// How often its owner says that it lives, 100ms to 1m; where several hosts reach the legs, a
@@ -312,11 +314,11 @@ fn refuse_own(leg: &Leg, mirror: &Superblock, gone: Option<u8>) -> anyhow::Resul
     }
 }
 
-/// What a new leg is made room for.
+/// Contents for which a new leg is made room.
 pub struct Room<'a> {
     /// The mirror, which runs.
     pub mirror: &'a Superblock,
-    /// What its legs lead to, by their names.
+    /// Storage of its legs, by their names.
     pub legs: &'a [(String, Storage)],
     /// The slot of a leg that is missing, and is to be replaced: what shows that one may be it.
     pub gone: Option<u8>,
@@ -418,7 +420,7 @@ fn properties(policy: &str, legs: usize) -> anyhow::Result<Properties> {
     Ok(properties)
 }
 
-/// What a mirror is to be called.
+/// Checks the name of a mirror.
 ///
 /// # Errors
 /// [`Usage`]: no volume can be called so.

@@ -55,7 +55,7 @@ pub struct Seen {
     pub legs: Vec<Examined>,
     /// The others: as if they were not there.
     pub unread: Vec<Unread>,
-    /// What they come to, where several were given and one can be read.
+    /// Their state together, where several were given and one can be read.
     pub together: Option<Result<Assembly, Refusal>>,
 }
 
@@ -120,7 +120,7 @@ pub fn examined(uri: &PathUri, access: &Access) -> anyhow::Result<Examined> {
     })
 }
 
-/// What they come to.
+/// Assembles them.
 ///
 /// # Errors
 /// Why they are no mirror.

@@ -116,7 +116,7 @@ impl FarMachine {
                         false => Err(done.outcome.to_string()),
                     }));
                 }
-                // What matters of it comes with the end of an I/O.
+                // The rest comes with the end of an I/O.
                 _ => {}
             }
         }
@@ -361,7 +361,7 @@ impl Drop for Far {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.take() {
             handle.sender().send(Control::Host(HostControl::Stop));
-            // What ended it was said by what failed.
+            // The failed request has reported what ended it.
             let _ = handle.join();
         }
     }

@@ -1,8 +1,8 @@
-//! What is on a device already that must not be written over: asked of `blkid`.
+//! Finds data on a device that must not be written over: asked of `blkid`.
 //!
 //! # Contract
 //! `blkid` knows the signatures of file systems, partition tables, other RAIDs, volume managers.
-//! What it prints is read as text of another program: words and lengths are bounded, control
+//! Its output is read as text of another program: words and lengths are bounded, control
 //! characters are dropped. If it isn't there, that is said, and nothing is known. Of a namespace it
 //! is shown a file in memory, as long, with its beginning and its end, where signatures lie.
 use super::leg::Leg;
@@ -21,10 +21,10 @@ const PLACES: [&str; 3] = ["blkid", "/usr/sbin/blkid", "/sbin/blkid"];
 const WORD_MAX: usize = 64;
 /// So much of the beginning and of the end of a namespace is looked at, bytes.
 const EDGE_BYTES: u64 = 4 << 20;
-/// What a partition table by GUIDs begins with, in the second block.
+/// First bytes of a partition table by GUIDs, in the second block.
 const GPT: &[u8] = b"EFI PART";
 
-/// What `blkid` finds at the path, in words; `None`: nothing that it knows.
+/// Signature that `blkid` finds at the path, in words; `None`: none that it knows.
 ///
 /// # Errors
 /// It isn't installed, or failed: then there is no telling.
@@ -74,7 +74,7 @@ fn found_by(programs: &[&str], path: &Path) -> anyhow::Result<Option<String>> {
     )
 }
 
-/// What its answer means: 0 one kind of signature, 2 none, 8 several that contradict each other.
+/// Meaning of its exit code: 0 one kind of signature, 2 none, 8 several that contradict each other.
 fn read(path: &Path, output: &Output) -> anyhow::Result<Option<String>> {
     let text = String::from_utf8_lossy(&output.stdout);
     match output.status.code() {
@@ -122,7 +122,7 @@ mod tests {
         for part in ["/srv/a", "blkid is not installed", "util-linux", "--force"] {
             assert!(text.contains(part), "no {part:?} in: {text}");
         }
-        // What fails is no answer either.
+        // A failure is no answer either.
         let error = found_by(&["/bin/false"], Path::new("/srv/a")).unwrap_err();
         assert!(error.to_string().contains("blkid failed"), "{error}");
     }

@@ -31,7 +31,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Give copied legs of a mirror identifiers of their own, so that both can be used
 ///
-/// What they hold stays. The copies must not be in use, and are a mirror by themselves then:
+/// Their content stays. The copies must not be in use, and are a mirror by themselves then:
 /// `braid run` runs it. Where the mirror was not stopped in order before it was copied, one leg
 /// counts, and the others are rebuilt from it.
 #[derive(Clone, Debug, clap::Args)]
@@ -40,7 +40,7 @@ pub struct ImportCloneArgs {
     /// order before it was copied: the clone has what was written until then
     #[arg(value_name = "LEG", required = true)]
     legs: Vec<PathUri>,
-    /// What to call the new mirror [default: as the one that was copied]
+    /// Name of the new mirror [default: as the one that was copied]
     #[arg(long)]
     name: Option<String>,
     /// Although legs that are not given may have newer writes, as the mirror was not stopped in
@@ -98,7 +98,7 @@ pub fn run(args: &ImportCloneArgs) -> anyhow::Result<()> {
     }
 }
 
-/// What each leg says, and what they come to.
+/// Assembles the legs.
 fn together(
     args: &ImportCloneArgs,
     access: &Access,
@@ -178,7 +178,7 @@ fn missing_words(given: &[Superblock], missing: &[u8]) -> String {
 }
 
 /// A leg on which an import was interrupted between its two superblocks, as it was before: by the
-/// superblock that the import had not written yet. What the new one says was made of that, so it
+/// superblock that the import had not written yet. The new superblock was made of that, so it
 /// knows no more, and the data are the same for both.
 ///
 /// The new one is told by never having been used: a leg whose superblocks disagree otherwise may
@@ -226,7 +226,7 @@ fn is_unused(it: &Superblock) -> bool {
     is_first && it.clean && it.owner.is_none() && it.confirmed == 0
 }
 
-/// What the first leg says, with identifiers of its own.
+/// Superblock of the first leg, with identifiers of its own.
 fn identified(
     args: &ImportCloneArgs,
     order: &[usize],
@@ -260,7 +260,7 @@ fn order_names(args: &ImportCloneArgs, done: &[(usize, Superblock)]) -> String {
     names.join(" ")
 }
 
-/// What to do after a failure; `done`: the legs that were written before.
+/// Advice after a failure; `done`: the legs that were written before.
 fn incomplete(done: &str) -> String {
     match done {
         "" => "no leg was imported: give the same command again".into(),

@@ -4,12 +4,12 @@
 //! # Contract
 //! [`Leg::open_exclusively`]: nobody else who asks has it meanwhile (T48): a file by an OFD lock, a
 //! block device by O_EXCL, which fails for what is mounted too. A namespace has no lock: whether an
-//! owner lives is what [`Leg::unowned`] watches. [`Leg::open`] reads beside whoever has it. What is
-//! written is durable only after [`Leg::sync`].
+//! owner lives is what [`Leg::unowned`] watches. [`Leg::open`] reads beside whoever has it. Data
+//! that is written is durable only after [`Leg::sync`].
 //!
 //! # Limits
 //! The lock is advisory and of this host; between hosts the owner record counts
-//! (docs/mirrors.md). Who uses a namespace otherwise than as a leg is not seen.
+//! (docs/mirrors.md). Other uses of a namespace than as a leg are not seen.
 use super::far::Far;
 use super::same::Storage;
 use crate::cli::Usage;
@@ -90,7 +90,7 @@ impl Access {
     }
 }
 
-/// What can't be a leg here.
+/// Error for a URI that can't be a leg here.
 fn unfit(uri: &PathUri) -> anyhow::Error {
     let why = match uri.kind() {
         UriKind::Memory(_) => {
@@ -156,7 +156,7 @@ impl Leg {
         }
     }
 
-    /// What is read next is what is there now, also by another name of it.
+    /// The next read sees the present content, also by another name of it.
     ///
     /// # Errors
     /// That can't be had.
@@ -285,7 +285,7 @@ impl Leg {
     }
 }
 
-/// What the superblocks of a leg say that has `leg_bytes`.
+/// Superblocks of a leg that has `leg_bytes`.
 fn superblock(
     leg_bytes: u64,
     read: impl Fn(u64, usize) -> anyhow::Result<Vec<u8>>,
@@ -376,7 +376,7 @@ impl LegFile {
         Ok(Storage::of_file(&found, Path::new(SYS)))
     }
 
-    /// What is read next comes from the device, where the kernel would have it still from before.
+    /// The next read comes from the device, where the kernel would have it still from before.
     fn read_anew(&self) -> anyhow::Result<()> {
         rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed)
             .with_context(|| self.cannot("read"))

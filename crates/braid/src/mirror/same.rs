@@ -24,11 +24,11 @@ const DEPTH_MAX: u8 = 8;
 /// Names that only one thing in the world has.
 const UNIQUE: [&str; 3] = ["naa.", "eui.", "uuid."];
 
-/// What a name leads to.
+/// Storage behind a name.
 #[derive(Clone, Debug, Default)]
 pub struct Storage(Vec<(Base, Range<u64>)>);
 
-/// What bytes are of.
+/// The file or device that bytes are of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Base {
     /// A regular file: device and inode.

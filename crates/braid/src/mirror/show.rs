@@ -100,7 +100,7 @@ fn lack_words(position: u64, bytes: u64) -> String {
     }
 }
 
-/// What is on each leg, and what they come to.
+/// Content of each leg, and their state together.
 pub fn examined(seen: &Seen) -> String {
     let all = &seen.legs;
     let mut each: Vec<String> = all.iter().map(one).collect();
@@ -186,7 +186,8 @@ fn owner(it: &Superblock) -> String {
     })
 }
 
-/// What legs could not write, and what only a leg has that is not in sync; in bytes of the mirror.
+/// Blocks that legs could not write, and those of a leg that is not in sync only; in bytes of the
+/// mirror.
 fn bad_blocks(it: &Superblock) -> String {
     let shift = it.geometry.block_shift;
     let words = it.bad.iter().map(|range| {
@@ -224,7 +225,7 @@ fn copies(chosen: &Chosen) -> String {
     }
 }
 
-/// What it has read of the others; nothing where it has not.
+/// Superblocks that it has read of the others; nothing where it has not.
 fn cut_at(it: &Superblock) -> String {
     match it.cut_at {
         0 => String::new(),

@@ -54,13 +54,13 @@ pub fn wait_rebuilt(common: &Common, volume: &str, leg: Option<&str>) -> anyhow:
 pub fn wait_checked(common: &Common, volume: &str) -> anyhow::Result<Value> {
     let checks = |value: &Value| value["check"].is_object();
     wait(common, volume, |value| {
-        // What is rebuilt comes first.
+        // A rebuild comes first.
         let first = under_way(value).into_iter().next();
         first.filter(|_| checks(value))
     })
 }
 
-/// What is being done, and how far it is.
+/// Work under way, and how far it is.
 type Doing = (String, Value);
 
 /// Looks at a mirror as long as something is `left` to wait for.
@@ -138,7 +138,7 @@ fn is_stuck(leg: &Value) -> bool {
     leg["progress"]["stuck"] == true
 }
 
-/// Whether a leg is being rebuilt, or is about to be. What is stuck does not go on by itself.
+/// Whether a leg is being rebuilt, or is about to be. One that is stuck does not go on by itself.
 fn is_on_its_way(leg: &Value) -> bool {
     if is_stuck(leg) {
         return false;

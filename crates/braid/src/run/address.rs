@@ -108,7 +108,7 @@ impl NbdAddress {
 }
 
 impl Bound {
-    /// What a client connects to.
+    /// URI for clients.
     pub fn uri(&self, address: &NbdAddress) -> String {
         match (self, address) {
             (Self::Tcp(listener), _) => match listener.local_addr() {
@@ -120,7 +120,7 @@ impl Bound {
         }
     }
 
-    /// Who may connect from now on; of a TCP port there is nothing to say.
+    /// Changes the access from now on; of a TCP port there is nothing to change.
     ///
     /// # Errors
     /// As [`PrivateSocket::set_access`].
@@ -281,7 +281,7 @@ impl Accepting {
         self.bound.is_lost()
     }
 
-    /// Who may connect from now on, instead of those before.
+    /// Replaces the access of before.
     ///
     /// # Errors
     /// As [`PrivateSocket::set_access`]; then nothing has changed, or it is its owner's alone.
@@ -315,7 +315,7 @@ fn accepted(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     rustix::net::accept_with(listener.as_fd(), rustix::net::SocketFlags::CLOEXEC)
 }
 
-/// Who a client is: its process, or where it connects from.
+/// Identity of a client: its process, or where it connects from.
 fn reader(socket: &OwnedFd, unix: bool) -> Reader {
     let of = |source, name: String| Reader {
         source,

@@ -1,7 +1,7 @@
-//! What a running engine can be asked over its control socket: the server's and the verbs' type.
+//! Requests to a running engine over its control socket: the server's and the verbs' type.
 //!
 //! The table is the list of methods; the types below it are their parameters as they stand on the
-//! socket. What may be left out there is left out where it says nothing.
+//! socket. An optional key is left out there where it says nothing.
 use super::exports::ExportParams;
 use crate::control::call::Nothing;
 use serde::{Deserialize, Serialize};

@@ -34,7 +34,7 @@ pub struct CheckArgs {
     common: Common,
 }
 
-/// What is waited for.
+/// Event that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Awaited {
     /// All paths are usable, or all legs in sync

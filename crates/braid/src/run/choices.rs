@@ -1,4 +1,4 @@
-//! What `policy set`, `knob set` and `path` chose: kept so that it survives a restart.
+//! Choices made by `policy set`, `knob set` and `path`: kept so that they survive a restart.
 //!
 //! # Contract
 //! The record of a volume is replaced whole or not at all. It is found by where the volume leads,
@@ -35,7 +35,7 @@ pub struct Choices {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choice {
-    /// What the configuration said then.
+    /// The configuration's value then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     configured: Option<Setting>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ pub struct Choice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyChoice {
-    /// What the configuration said then.
+    /// The configuration's value then.
     configured: String,
     chosen: String,
 }
@@ -63,9 +63,9 @@ struct KeyChoice {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PathChoice {
-    /// What the configuration said then.
+    /// The configuration's values then.
     configured: Vec<String>,
-    /// What they are.
+    /// The chosen values.
     chosen: Vec<String>,
     /// Those that were failed or drained by hand.
     #[serde(default)]
@@ -97,7 +97,7 @@ impl Kept for Choice {
 }
 
 impl Choice {
-    /// What a volume is to be other than its file says. `before`: the choices until now.
+    /// Settings of a volume that differ from its file. `before`: the choices until now.
     fn of(file: &Volume, now: &DesiredVolume, before: Option<&Self>) -> Self {
         let configured = Setting::of(file);
         let chosen = Setting::of(&now.of);
@@ -318,7 +318,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// What was chosen, for an engine that starts with this configuration.
+    /// Choices for an engine that starts with this configuration.
     fn started(directory: &Path, config: &Config) -> Choices {
         started_as("a", directory, config)
     }

@@ -249,7 +249,7 @@ pub enum ExportVerb {
         /// Group whose Unix socket it is [default: that of who started the engine]
         #[arg(long, value_name = "GROUP")]
         group: Option<Name>,
-        /// Who may connect to the Unix socket, octal: 0660 lets the group [default: 0600]
+        /// Access to the Unix socket, octal: 0660 lets the group connect [default: 0600]
         #[arg(long, value_name = "MODE")]
         mode: Option<Mode>,
         #[command(flatten)]

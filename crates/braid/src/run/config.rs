@@ -1,4 +1,4 @@
-//! What an engine is to be: its configuration file.
+//! Desired state of an engine: its configuration file.
 //!
 //! ```toml
 //! [[volume]]
@@ -15,7 +15,7 @@
 //! Every key and its default: docs/configuration.md.
 //!
 //! # Contract
-//! An error shows line and column. What depends on the machine (is there such a file or user) is
+//! An error shows line and column. Facts of the machine (is there such a file or user) are
 //! not looked at.
 mod check;
 mod hints;
@@ -58,11 +58,11 @@ const KEEP_ALIVE_NS: u64 = 5_000_000_000;
 pub struct Config {
     /// Control socket.
     pub socket: Option<PathBuf>,
-    /// Who may use it.
+    /// Its owner.
     pub socket_owner: Option<Name>,
-    /// Who may use it.
+    /// Its group.
     pub socket_group: Option<Name>,
-    /// Who may use it.
+    /// Its mode.
     pub socket_mode: Option<Mode>,
     /// Cores to use, each a thread; a volume's clients are all on one.
     #[serde(default = "keys::one")]
@@ -145,7 +145,7 @@ pub struct DiscoveryKeys {
     pub uri: DiscoveryUri,
 }
 
-/// What becomes of a path that discovery doesn't tell of any more.
+/// Fate of a path that discovery doesn't announce any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gone {
@@ -156,7 +156,7 @@ pub enum Gone {
     Remove,
 }
 
-/// What becomes of clients of a volume that was not up yet.
+/// Treatment of clients of a volume that was not up yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BeforeUp {
@@ -173,7 +173,7 @@ pub enum BeforeUp {
 pub struct Volume {
     /// Name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     #[serde(default)]
     pub kind: Kind,
     /// Of a mirror.
@@ -212,9 +212,9 @@ pub struct Volume {
     /// The namespace there.
     #[serde(default, deserialize_with = "keys::nsid")]
     pub nsid: Option<u32>,
-    /// What becomes of paths that are not told any more.
+    /// Fate of paths that are not announced any more.
     pub gone: Option<Gone>,
-    /// What becomes of clients before it is up.
+    /// Treatment of clients before it is up.
     pub before_up: Option<BeforeUp>,
     /// Policy.
     #[serde(default = "keys::default_policy", deserialize_with = "keys::policy")]
@@ -310,11 +310,11 @@ pub struct ExportKeys {
     /// Refuse changes.
     #[serde(default)]
     pub read_only: bool,
-    /// Whose socket it is.
+    /// Owner of the socket.
     pub owner: Option<Name>,
-    /// Whose socket it is.
+    /// Group of the socket.
     pub group: Option<Name>,
-    /// Who may connect.
+    /// Mode of the socket.
     pub mode: Option<Mode>,
     /// Of NVMe/TCP: the subsystem.
     pub nqn: Option<String>,
@@ -342,11 +342,11 @@ pub struct Export {
     pub nbd: NbdAddress,
     /// Refuse changes.
     pub read_only: bool,
-    /// Whose socket it is.
+    /// Owner of the socket.
     pub owner: Option<Name>,
-    /// Whose socket it is.
+    /// Group of the socket.
     pub group: Option<Name>,
-    /// Who may connect.
+    /// Mode of the socket.
     pub mode: Option<Mode>,
 }
 
@@ -455,7 +455,7 @@ impl Config {
         self.volume(name).map_or(&[], |volume| &volume.paths)
     }
 
-    /// Who may use the control socket.
+    /// Access to the control socket.
     pub fn access(&self) -> Access {
         Access {
             owner: self.socket_owner.clone(),
@@ -466,7 +466,7 @@ impl Config {
 }
 
 impl ExportKeys {
-    /// What it is over NBD, if it is.
+    /// Its export over NBD, if it is one.
     fn nbd(&self) -> Option<Export> {
         Some(Export {
             nbd: self.nbd.clone()?,
@@ -487,7 +487,7 @@ impl Export {
         check::check_export(self)
     }
 
-    /// Who may connect.
+    /// Access of clients.
     pub fn access(&self) -> Access {
         Access {
             owner: self.owner.clone(),
@@ -536,7 +536,7 @@ impl Volume {
         self.hedge = Some(knobs.hedging);
     }
 
-    /// What puts a path on probation.
+    /// Limits that put a path on probation.
     fn health(&self) -> Limits {
         let usual = Limits::default();
         Limits {
@@ -558,7 +558,7 @@ impl Volume {
         }
     }
 
-    /// What is done about paths that fail.
+    /// Rules for paths that fail.
     pub fn recovery(&self) -> Recovery {
         let usual = Recovery::default();
         let some = |chosen: Option<u64>, usual| chosen.unwrap_or(usual);

@@ -7,11 +7,12 @@
 //! # Contract
 //! The engine itself asks, under its own identity (T35). A subsystem is a volume's if the volume
 //! names it, or has a path to it; to each of them every way is added that isn't there, as by
-//! `path add`, and kept so. What no volume has is listed, with what would make a volume of it:
+//! `path add`, and kept so. Announced namespaces that no volume has are listed, each with a volume
+//! that would have it:
 //! a volume has a name and exports, which nobody but the user knows.
 //!
 //! # Limits
-//! `connect-all` takes [`ALL_MAX`] and what the way under way then takes. Who is at each way is
+//! `connect-all` takes [`ALL_MAX`] and what the way under way then takes. The controllers are
 //! asked first, of many at a time ([`reach`]); those that answer are tried one after
 //! the other, and other users' changes of paths come first. It ends when whoever asked has gone.
 use super::call::{ConnectAllParams, ConnectParams, EngineCall};
@@ -91,7 +92,7 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|error| apart(text).unwrap_or_else(|| wrong(error)))
 }
 
-/// What is to be tried: the volume, the way, and what it would be for the volume.
+/// Path to try: the volume, the way, and what it would be for the volume.
 struct Way<'a> {
     number: u16,
     of: &'a Volume,
@@ -378,7 +379,7 @@ fn in_text(text: &mut String, value: &Value) -> std::fmt::Result {
         let count = items(&other["uris"]).count();
         let found = match items(&value["controllers"]).next() {
             Some(_) => format!("{count} found, and no volume has it"),
-            // Who is to connect one way asks nobody before it is known what for.
+            // A connection over one way asks no controller before its purpose is known.
             None => "no volume has it, so it was not asked".to_owned(),
         };
         writeln!(

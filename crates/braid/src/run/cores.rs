@@ -47,7 +47,7 @@ const REPORT_WAIT: Duration = Duration::from_secs(5);
 /// not keep what needs none.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
-/// What was opened for the cores: see [`opened`].
+/// Resources opened for the cores: see [`opened`].
 type Opened = (Resources, Vec<VolumeConfig>, Vec<Absent>);
 
 /// Running cores.
@@ -62,7 +62,7 @@ pub struct Cores {
     pub known: Vec<Known>,
     /// Volumes that begin without some of their paths.
     pub absent: Vec<Absent>,
-    /// What the files and devices of the volumes are, by place in the configuration.
+    /// Files and devices of the volumes, by place in the configuration.
     pub storages: Vec<Found>,
 }
 
@@ -253,14 +253,14 @@ impl Senders {
         self.all[0].send(RunControl::Export(ExportControl::Host(change)));
     }
 
-    /// What an address number stands for from now on, on all cores.
+    /// Meaning of an address number from now on, on all cores.
     pub fn set_address(&self, number: u32, address: SocketAddr) {
         for core in &self.all {
             core.set_address(number, address);
         }
     }
 
-    /// What a device number stands for from now on, on all cores; `None`: nothing.
+    /// Meaning of a device number from now on, on all cores; `None`: nothing.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -340,8 +340,8 @@ impl Senders {
     }
 }
 
-/// What the paths of all volumes lead to, and what the engine is to know of them; and which of them
-/// begin without paths, and why.
+/// Destinations of the paths of all volumes, and their description for the engine; and which of
+/// them begin without paths, and why.
 ///
 /// # Errors
 /// A path or file that can't be.
@@ -390,7 +390,7 @@ fn opened(config: &Config, before: impl Fn(&Volume) -> Before) -> anyhow::Result
     Ok((resources, volumes, absent))
 }
 
-/// What is done about the failing paths of a volume, of which an earlier engine has left this.
+/// Rules for the failing paths of a volume, of which an earlier engine has left this.
 /// `serial` is the number under which it asks for marks ([`Recovery::marks`]).
 pub fn recovery(volume: &Volume, before: Before, serial: u64) -> Recovery {
     Recovery {

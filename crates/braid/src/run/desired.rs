@@ -1,11 +1,11 @@
-//! What an engine is to be: its configuration, what was chosen by hand, and what discovery tells,
+//! Desired state of an engine: its configuration, choices by hand, and announcements of discovery,
 //! each path with its origin.
 //!
 //! # Contract
 //! A verb edits a volume as it is to be, a reload has all with another configuration
 //! ([`Desired::reloaded`]); [`plan`](super::plan::plan) says which changes lead there, and the
-//! [reconciler](super::reconcile) carries them out, or takes them back. What a volume is to be
-//! other than its file says is what is kept of it for the next engine
+//! [reconciler](super::reconcile) carries them out, or takes them back. The state of a volume that
+//! is other than its file says is what is kept of it for the next engine
 //! ([`Choices`]), which begins with that. A volume whose
 //! paths the file gives as before keeps those that were added and removed by hand; one whose paths
 //! it gives anew gets just these. A path keeps its admin state. Paths that discovery told of stay.
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 pub struct PathSpec {
     /// URI and attributes.
     pub config: PathKeys,
-    /// Who told of it.
+    /// Source of the path.
     pub origin: Origin,
     /// Set by hand.
     pub admin: AdminState,
@@ -69,7 +69,7 @@ impl From<&PathEntry> for PathSpec {
 }
 
 impl DesiredVolume {
-    /// What holds now of one that runs, with the exports that listen.
+    /// Present state of a running engine, with the exports that listen.
     pub fn new(state: &State, number: u16) -> Self {
         let running = &state.volumes[number];
         Self {
@@ -144,7 +144,7 @@ impl DesiredVolume {
         all.collect()
     }
 
-    /// What was set by hand of paths that are not enabled, by URI.
+    /// Settings by hand of paths that are not enabled, by URI.
     pub fn aside(&self) -> BTreeMap<String, AdminState> {
         let mut all = self.awaited.clone();
         let aside = self
@@ -191,7 +191,7 @@ impl DesiredVolume {
 }
 
 impl Desired {
-    /// What holds now.
+    /// Present state.
     pub fn now(state: &State) -> Self {
         let volumes = state.volumes.iter();
         let volumes = volumes.map(|(number, _)| DesiredVolume::new(state, number));
@@ -200,7 +200,7 @@ impl Desired {
         }
     }
 
-    /// What an engine begins with: its configuration, and what was chosen of it.
+    /// State with which an engine begins: its configuration, and the choices for it.
     pub fn at_start(config: &Config, choices: &Choices) -> Self {
         let volumes = config.volumes.iter();
         Self {

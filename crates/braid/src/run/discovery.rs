@@ -57,7 +57,7 @@ const OPENING_MAX: usize = PATHS_MAX / 2;
 /// Sessions of a running engine.
 #[derive(Default)]
 pub struct Discovery {
-    /// Whose it is.
+    /// The service that it belongs to.
     service: OnceLock<Weak<Service>>,
     book: Mutex<Book>,
     news: Condvar,
@@ -171,7 +171,7 @@ impl Service {
     }
 
     /// A new volume without paths gets some of those that are told, in turn by who tells of them.
-    /// What it gets stays, so that it leaves room for others.
+    /// Announced paths stay, so that it leaves room for others.
     pub fn discover_paths_of(&self, it: &mut DesiredVolume) {
         if !it.paths.is_empty() {
             return;

@@ -19,7 +19,7 @@ use runtime::{FileDevice, QueueDevice};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the engine says of a path whose I/O fails, however that comes.
+/// Message of the engine for a path whose I/O fails, however that comes.
 const ERRORS: &str = "on probation: too many of its I/Os fail; see the system's log";
 /// How that begins.
 const PROBATION: &str = "on probation: ";
@@ -87,7 +87,7 @@ impl Ends {
         })
     }
 
-    /// What is known of the path under an address number, to be changed; `None`: nothing leads
+    /// Known facts of the path under an address number, to be changed; `None`: nothing leads
     /// there.
     pub fn with_port<T>(
         &self,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who told of a path. Whether the configuration file has it too is the file's.
+/// Source of a path. Whether the configuration file has it too is the file's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The file, or a verb.
@@ -26,7 +26,7 @@ pub enum Origin {
     Discovery(String),
 }
 
-/// What a user wants of a path, by verb; it is kept for the next engine.
+/// A user's setting of a path, by verb; it is kept for the next engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AdminState {
@@ -40,7 +40,7 @@ pub enum AdminState {
 }
 
 impl AdminState {
-    /// What the engine is asked for, so that a path is so.
+    /// Change of the engine that carries out the setting.
     pub fn change(self, volume: u16, path: PathIndex, force: bool) -> Change {
         match self {
             Self::Enabled => Change::RestorePath(volume, path),
@@ -58,7 +58,7 @@ impl AdminState {
         }
     }
 
-    /// What was done with a path that is so now.
+    /// Past participle of the verb for a path that is so now.
     pub fn done(self) -> &'static str {
         match self {
             Self::Enabled => "restored",
@@ -119,7 +119,7 @@ impl PathEntry {
         }
     }
 
-    /// What no other entry of this process has.
+    /// Identifier that no other entry of this process has.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -129,7 +129,7 @@ impl PathEntry {
         &self.config
     }
 
-    /// What users call it: no other path of its volume is called so.
+    /// Name for users: no other path of its volume is called so.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -145,7 +145,7 @@ impl PathEntry {
         self.index
     }
 
-    /// Who told of it.
+    /// Source of the path.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -155,7 +155,7 @@ impl PathEntry {
         matches!(self.origin, Origin::Discovery(_))
     }
 
-    /// What a user wants of it.
+    /// A user's setting of it.
     pub fn admin(&self) -> AdminState {
         self.admin
     }
@@ -217,7 +217,7 @@ impl PathEntry {
         };
     }
 
-    /// What it leads to is compared with what other paths lead to from now on.
+    /// Its destination is compared with those of other paths from now on.
     pub fn set_storage(&mut self, storage: Option<Storage>) {
         self.storage = storage;
     }
@@ -251,7 +251,7 @@ impl PathEntry {
 #[derive(Default)]
 pub struct PathTable {
     all: Vec<PathEntry>,
-    /// What a user wanted of paths that discovery may tell of again, by URI.
+    /// Settings by users of paths that discovery may announce again, by URI.
     awaited: BTreeMap<String, AdminState>,
 }
 
@@ -405,7 +405,7 @@ impl PathTable {
         }
     }
 
-    /// What a user wants of a path.
+    /// Sets a user's setting of a path.
     pub fn set_admin(&mut self, index: PathIndex, admin: AdminState) {
         if let Some(it) = self.get_mut(index) {
             it.admin = admin;
@@ -414,7 +414,7 @@ impl PathTable {
         }
     }
 
-    /// What a user wanted of paths that discovery may tell of again, by URI.
+    /// Settings by users of paths that discovery may announce again, by URI.
     pub fn awaited(&self) -> &BTreeMap<String, AdminState> {
         &self.awaited
     }
@@ -548,7 +548,7 @@ mod tests {
         let told: Vec<_> = paths.iter().map(|it| it.origin().clone()).collect();
         let [c, b] = ["c", "b"].map(|by| Origin::Discovery(by.to_owned()));
         assert_eq!(told, [c, Origin::User, b]);
-        // What was wanted of a path goes with it.
+        // A path's setting goes with it.
         paths.set_admin(PathIndex(0), Failed);
         for index in 0..3 {
             paths.remove(PathIndex(index)).unwrap();

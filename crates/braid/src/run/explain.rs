@@ -31,7 +31,7 @@ const COUNT_MAX: u32 = 24;
 const ATTEMPTS_MAX: usize = 32;
 /// Longest wait for them.
 const WAIT_NS_MAX: u64 = 60_000_000_000;
-/// What cores have said and nobody has looked at: no core waits for room.
+/// Records of cores that nobody has looked at: no core waits for room.
 const TOLD_MAX: usize = 64;
 /// How long a core may take to hear that it is over.
 const END_WAIT: Duration = Duration::from_secs(5);
@@ -124,7 +124,7 @@ impl Service {
             return Err(ControlError::refused(text));
         }
         let ios: Vec<_> = samples.iter().map(|told| attempt(told, &after)).collect();
-        // What has another number now, or had, would be taken for another path.
+        // A path that has another number now, or had, would be taken for another path.
         let same = |(path, of): &(&u8, &Shown)| before.get(*path).is_some_and(|it| it.1 == of.1);
         let paths = after.iter().filter(same);
         let paths =
@@ -237,7 +237,7 @@ fn attempt((core, sample): &Told, paths: &BTreeMap<u8, Shown>) -> Value {
     })
 }
 
-/// What an attempt without a path waits for, and for how long at most, if that is known.
+/// Reason of an attempt without a path to wait, and for how long at most, if that is known.
 fn waits(sample: &Sample) -> Option<(&'static str, Option<u64>)> {
     let (word, until_ns) = match sample.wait? {
         Wait::Path(until_ns) => ("path", until_ns),
@@ -266,7 +266,7 @@ fn path_in_json(path: u8, look: &Look, obstacle: Option<Obstacle>) -> Value {
     facts.into()
 }
 
-/// What the policy went by.
+/// Basis of the policy's choice.
 fn basis(basis: &Basis) -> Vec<(&'static str, Value)> {
     match *basis {
         Basis::Unknown => vec![("known", false.into())],
@@ -311,7 +311,7 @@ fn basis(basis: &Basis) -> Vec<(&'static str, Value)> {
     }
 }
 
-/// What `soonest` expects.
+/// Forecast of `soonest`.
 fn forecast_in_json(it: &Forecast) -> Vec<(&'static str, Value)> {
     vec![
         ("known", true.into()),

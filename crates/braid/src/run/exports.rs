@@ -21,7 +21,7 @@ use engine::limits::EXPORTS_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What `export.…` takes.
+/// Parameters of `export.…`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportParams {
@@ -89,8 +89,8 @@ impl Service {
         Ok((alone, volume))
     }
 
-    /// Listens again for exports whose socket was removed; clients that are connected stay. What
-    /// was made, in words.
+    /// Listens again for exports whose socket was removed; clients that are connected stay. Returns
+    /// what was made, in words.
     ///
     /// # Errors
     /// The first that can't be.
@@ -280,7 +280,7 @@ impl State {
         Ok(())
     }
 
-    /// What clients of an export are told.
+    /// Changes the offer to clients of an export.
     pub fn offer(&self, volume: u16, export: &Export) -> Offer {
         Offer {
             volume,

@@ -1,4 +1,4 @@
-//! What differs from the configuration file, and how that ends.
+//! Differences from the configuration file, and how they end.
 //!
 //! `diff {"volume": "v0"}` · `forget {"volume": "v0", "what": "policy"}`
 //!
@@ -29,7 +29,7 @@ fn in_words(it: &Difference) -> String {
     format!("{what} {now} (file: {file}{})", since.unwrap_or_default())
 }
 
-/// What an engine begins with that its file does not say, a line for each volume.
+/// State at the start that the file does not have, a line for each volume.
 pub fn restored(choices: &Choices, config: &Config) -> Vec<String> {
     let line = |volume: &Volume| {
         let all: Vec<String> = choices

@@ -35,7 +35,7 @@ pub struct Known {
     accepted: BTreeMap<String, Option<Shown>>,
 }
 
-/// What identifies a namespace, as it is kept.
+/// Identity of a namespace, as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
     subsystem: String,
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    /// What an engine that starts with these volumes knows.
+    /// Records of an engine that starts with these volumes.
     fn started(directory: &Path, accepted: &[&str], of: &[Volume]) -> Known {
         started_as("a", directory, accepted, of)
     }
@@ -456,7 +456,7 @@ mod tests {
             ("v0", other, "a", true), // the name stays tied to its data
         ] {
             let of = of(name, nqn);
-            // What can't be read of others keeps no engine from starting.
+            // An unreadable record of others keeps no engine from starting.
             std::fs::write(place.join("volumes/identity-0.json"), "{").unwrap();
             let now = started_as(id, place, &[], std::slice::from_ref(&of));
             let is_refused = now.check(&of, &namespace(2, 0)).is_err();

@@ -82,7 +82,7 @@ pub fn access(of: &Volume) -> FileAccess {
     }
 }
 
-/// What the paths of a volume lead to, numbered by their places. The volume begins without those
+/// Destinations of the paths of a volume, numbered by their places. The volume begins without those
 /// local ones that are absent: their places, and why.
 ///
 /// # Errors
@@ -180,8 +180,8 @@ struct Claimed {
     is_over: Cell<bool>,
 }
 
-/// Paths of a volume that the caller opens, and no other thread. What is not told of them when this
-/// is dropped is that they are what they were before.
+/// Paths of a volume that the caller opens, and no other thread. Each that was not reported when
+/// this is dropped is what it was before.
 struct Claims<'a> {
     service: &'a Service,
     /// The engine's number of the volume.
@@ -212,7 +212,7 @@ impl<'a> Claims<'a> {
             is_over: Cell::new(false),
         });
         let mut all: Vec<Claimed> = all.collect();
-        // What failed last is tried first: else the others would join and leave each time.
+        // The path that failed last is tried first: else the others would join and leave each time.
         all.sort_by_key(|it| it.waited);
         for it in &all {
             let entry = running.entry(it.id);
@@ -305,8 +305,8 @@ impl<'a> Claims<'a> {
         Ok(())
     }
 
-    /// Whether the engine has parted with a path that had joined, since `other` has not. What it
-    /// wrote meanwhile its controller has flushed.
+    /// Whether the engine has parted with a path that had joined, since `other` has not. The
+    /// data that it wrote meanwhile its controller has flushed.
     fn is_taken_back(&self, it: &Claimed, other: &PathUri) -> bool {
         if self.with(it, |entry| entry.is_there()) != Some(false) {
             return false;
@@ -340,7 +340,7 @@ fn waits_for(others: &str) -> String {
     )
 }
 
-/// What shows that a file is being written.
+/// Signs that a file is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Look {
     device: u64,

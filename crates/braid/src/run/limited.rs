@@ -15,7 +15,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// What `does` returns; it is dropped if that is too late.
+    /// Returns the result of `does`; it is dropped if that is too late.
     ///
     /// # Errors
     /// It did not end in time, or no thread could be started for it.

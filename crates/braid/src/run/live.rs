@@ -28,7 +28,7 @@ pub struct Key {
     pub take: fn(&mut Volume, &Volume),
 }
 
-/// What a value counts.
+/// Unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// ns.
@@ -320,7 +320,7 @@ mod tests {
         parsed(&text).volumes.remove(0)
     }
 
-    /// What is said of a value can be read again, and is what the file would give.
+    /// A printed value can be read again, and is what the file would give.
     #[test]
     fn every_key_is_read_as_in_the_file() {
         for (name, value) in [

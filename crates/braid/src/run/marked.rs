@@ -1,5 +1,5 @@
-//! What is written down before a volume is used: the mark for the engine after this one, and which
-//! namespace the volume has ([`marks`](super::marks), [`known`](super::known)); and what is
+//! Records that are written before a volume is used: the mark for the engine after this one, and
+//! which namespace the volume has ([`marks`](super::marks), [`known`](super::known)); and what is
 //! recorded of a mirror ([`MirrorRecords`](super::mirrors::MirrorRecords)).
 //!
 //! # Contract
@@ -8,8 +8,8 @@
 //! its configuration has `unsafe_without_mark = true`: then `check` says degraded, and what it
 //! risks. An answer names the namespace, and counts for the paths that show it. A volume is open
 //! when the engine says so ([`HostEvent::Opened`]): its first path can take I/O. From then on paths
-//! that lead to another namespace are refused, and not before. What keeps a volume from being
-//! opened is tried again every second, for as long as the path that asks waits
+//! that lead to another namespace are refused, and not before. A step that keeps a volume from
+//! being opened is tried again every second, for as long as the path that asks waits
 //! ([`HostEvent::MarkEnded`]). All of this happens on a thread of its own (`keeper`): news between
 //! cores never wait for the state directory.
 //!
@@ -132,7 +132,7 @@ impl Service {
         unanswered.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the keeper does about an event.
+    /// Handles an event for the keeper.
     fn keep(&self, event: RunEvent) {
         if let RunEvent::Record(volume, request) = event {
             // Its file does not depend on any name, and a disk that hangs would hold all up.
@@ -174,7 +174,7 @@ impl Service {
                 .retain(|_, it| (it.mark.volume, it.mark.serial) != (mark.volume, mark.serial));
             return;
         };
-        // What a leg holds is said by its superblock.
+        // The content of a leg is described by its superblock.
         let fits = match &open {
             _ if of.leg_of.is_some() => Ok(()),
             Some(open) => check_open(&of, open, &mark.namespace),
@@ -465,8 +465,8 @@ impl Service {
         }
     }
 
-    /// What a path that has left had acknowledged and not flushed: no flush of the volume has
-    /// failed for that yet, or one has.
+    /// Writes that a path that has left had acknowledged and not flushed: no flush of the volume
+    /// has failed for that yet, or one has.
     fn note_loss(&self, volume: u16, untold: bool) {
         let of = self.state().volumes.meant(volume).map(|it| it.to_mark());
         if let Some(of) = of

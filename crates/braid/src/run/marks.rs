@@ -33,7 +33,7 @@ pub struct Marks {
     records: Records<Mark>,
     /// By the names of volumes, as they are to be in the files.
     map: BTreeMap<String, Mark>,
-    /// What engines before this one left.
+    /// Marks of engines before this one.
     found: BTreeMap<String, Found>,
     /// The namespaces of volumes that are known so far.
     namespaces: BTreeMap<String, Place>,
@@ -43,7 +43,7 @@ pub struct Marks {
     unflushed: BTreeMap<String, Vec<String>>,
     /// The files are this engine's: it is recorded ([`Registry`]).
     owned: bool,
-    /// What stands in the files is the next engine's.
+    /// The content of the files is the next engine's.
     closed: bool,
 }
 
@@ -73,7 +73,7 @@ struct Found {
     by_name: bool,
 }
 
-/// What earlier engines have left of a volume.
+/// Marks of earlier engines of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Before {
     /// See [`Marks::wait_ns`].
@@ -254,7 +254,7 @@ impl Marks {
         }
     }
 
-    /// What is kept under a name is kept under one that no volume has.
+    /// A record is kept under a name that no volume has.
     fn put_aside(&mut self, name: &str) {
         let Some(mark) = self.map.get(name).cloned() else {
             return;
@@ -334,7 +334,7 @@ impl Marks {
         })
     }
 
-    /// What earlier engines have left of a volume.
+    /// Marks of earlier engines of a volume.
     pub fn before(&self, volume: &Volume) -> Before {
         Before {
             wait_ns: self.wait_ns(volume),
@@ -365,8 +365,8 @@ impl Marks {
         new
     }
 
-    /// What an earlier engine left of a volume, and how long it may yet take; none: nothing bounds
-    /// it.
+    /// Writes that an earlier engine left of a volume, and how long they may yet take; none: no
+    /// bound is known.
     fn left(&self, volume: &Volume) -> Option<(Option<Duration>, &Mark)> {
         let found = self.of(volume).max_by_key(|it| it.left())?;
         let left = found.mark.bound_ms.map(|_| found.left());

@@ -56,10 +56,10 @@ pub fn numbers<'a>(volumes: impl Iterator<Item = &'a Volume>) -> Vec<u16> {
     volumes.filter_map(number).collect()
 }
 
-/// What a path of a volume leads to: its number among these volumes, its URI, and what that is.
+/// Destination of a path of a volume: its number among these volumes, its URI, and its storage.
 pub type Found = (usize, PathUri, Storage);
 
-/// What a file or device is; `None`: it is not there, or the path is over a network. May block.
+/// Storage of a file or device; `None`: it is not there, or the path is over a network. May block.
 pub fn storage_of(uri: &PathUri) -> Option<Storage> {
     let UriKind::File(path) = uri.kind() else {
         return None;
@@ -68,7 +68,7 @@ pub fn storage_of(uri: &PathUri) -> Option<Storage> {
     Some(Storage::of_file(&found, Path::new(SYS)))
 }
 
-/// What the files and devices of volumes are. What is written to one of these volumes shows on no
+/// Storage of volumes. Writes to one of these volumes show on no
 /// other one, where either is a leg and its mirror's alone: they lead to different files or
 /// devices, whatever their names (T48).
 ///
@@ -222,7 +222,7 @@ fn speed(volume: &Volume) -> Speed {
     }
 }
 
-/// Who we are, to whoever finds it on a leg.
+/// This host, for those that find it on a leg.
 fn owner(identity: &HostIdentity) -> Owner {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy().into_owned();

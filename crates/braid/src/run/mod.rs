@@ -305,8 +305,8 @@ fn finished(lost: &Unfinished, service: &Service, drain_ns: u64) -> anyhow::Resu
     Ok(())
 }
 
-/// What tells the engine of a control socket from others in the state directory, by whatever links
-/// the socket's directory is reached.
+/// Identity by which the engine of a control socket is told from others in the state directory, by
+/// whatever links the socket's directory is reached.
 fn state_id(socket: &Path) -> anyhow::Result<String> {
     let socket = std::path::absolute(socket)?;
     let directory = socket.parent().and_then(|it| it.canonicalize().ok());
@@ -351,7 +351,7 @@ fn attend(
     }
 }
 
-/// What is done about it whether or not the engine drains. Nothing here waits for a file: news
+/// Handling of an event whether or not the engine drains. Nothing here waits for a file: news
 /// between cores pass through this thread.
 fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
     match event {

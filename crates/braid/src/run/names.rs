@@ -7,7 +7,8 @@
 //! for it.
 //! A name that can't be resolved is tried again with growing pauses, its path has the address that
 //! it had, if any, and `status`, `check` and the log say why. Of several addresses the next one is
-//! tried after each failed attempt. What is found there is checked as after every reconnect (T32).
+//! tried after each failed attempt. An address that is found there is checked as after every
+//! reconnect (T32).
 //!
 //! Core 0 is asked after the look-up: the address changes only if the path waits for its next
 //! attempt, and at least half of that wait is left. Otherwise what was found is kept for
@@ -39,7 +40,7 @@ const FOUND_MAX: Duration = Duration::from_secs(20);
 /// Longest time that an answer of core 0 is relied on.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// What is to be looked up.
+/// A name to look up.
 struct LookUp {
     of: Disconnected,
     uri: String,
@@ -86,7 +87,7 @@ impl Failures {
     }
 }
 
-/// What has come of one attempt to resolve a name.
+/// Result of one attempt to resolve a name.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     /// The path is connected at this address from now on.
@@ -323,7 +324,7 @@ fn take(place: &mut Place, found: &anyhow::Result<Found>, standing: Standing) ->
     match before {
         Some(before) if in_doubt && !is_its => {
             let why = kept(before, &all);
-            // What it leads to now is another path's to use: discovery may add one.
+            // Its present address is another path's to use: discovery may add one.
             place.all = vec![before];
             let is_news = place.why.as_ref() != Some(&why);
             place.why = Some(why);

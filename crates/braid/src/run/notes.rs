@@ -10,20 +10,20 @@ const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 const OVERLAY: u64 = 0x794c_7630;
 
-/// What `write_failover = "immediate"` risks (T9).
+/// Risk of `write_failover = "immediate"` (T9).
 const IMMEDIATE: &str = "write_failover is immediate: a lost controller may execute an old write \
                          over newer data that were acknowledged, and nobody notices";
-/// What a hold without a bound risks (T9).
+/// Risk of a hold without a bound (T9).
 const UNBOUNDED: &str = "keep_alive_tmo is 0: a write under way on a path that is lost, and all \
                          that overlap it, wait until its controller proves that it is not \
                          executed any more, and for ever where it never does";
 
-/// What a volume risks that is used without a mark (T9).
+/// Risk of a volume that is used without a mark (T9).
 pub const UNMARKED: &str = "unsafe_without_mark: no mark is written; if this engine is killed, the \
                             next one does not wait for writes under way, and acknowledged data \
                             may be lost";
 
-/// What a volume risks by its configuration.
+/// Risk of a volume by its configuration.
 pub fn risk(config: &Config, volume: &Volume) -> Option<&'static str> {
     if volume.recovery().write_failover == WriteFailover::Immediate {
         return Some(IMMEDIATE);
@@ -34,7 +34,7 @@ pub fn risk(config: &Config, volume: &Volume) -> Option<&'static str> {
     (remote && config.kato_ms() == 0).then_some(UNBOUNDED)
 }
 
-/// What is to be said at the start of what the configuration risks; what is chosen for one volume
+/// Lines at the start about risks of the configuration; a choice for one volume
 /// by name stands in `stat`.
 pub fn warning(config: &Config) -> Option<String> {
     let all = config.volumes.iter();

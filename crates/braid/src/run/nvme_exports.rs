@@ -6,7 +6,7 @@
 //! subsystems, with connections and memory, from the start on; one that ends keeps its place until
 //! nothing of it is left.
 //!
-//! A reload binds new addresses first, which can fail. What follows can't, and is one moment for
+//! A reload binds new addresses first, which can fail. The rest can't, and is one moment for
 //! hosts: an address that leaves its subsystem takes no host, then namespaces leave, then they
 //! come, and the address takes hosts of its new subsystem. A namespace that leaves ends what came
 //! before; a subsystem that ends does so within `drain_timeout`, and disconnects its hosts. Hosts
@@ -174,7 +174,7 @@ pub fn changes(old: &[Subsystem], new: &[Subsystem]) -> Vec<Change> {
     all
 }
 
-/// What a core keeps for a subsystem whose buffers begin there.
+/// Share of a core for a subsystem whose buffers begin there.
 pub fn place(config: &Config, arena_at: u64) -> NvmePlace {
     NvmePlace {
         connections: CONNECTIONS_MAX,
@@ -234,7 +234,7 @@ fn subsystem(of: &Subsystem, ports: impl Iterator<Item = (u16, SocketAddr)>) -> 
         maxh2cdata: 1 << TRANSFER_SHIFT,
         c2h_success: true,
         cqt_ms: 0,
-        // What is below a volume may change, and with it whether writes are durable.
+        // The storage below a volume may change, and with it whether writes are durable.
         volatile_write_cache: true,
         compare: false,
         lba_status: false,
@@ -464,7 +464,7 @@ impl Service {
                 let Some(port) = serving.ports[number].take_if(leaves) else {
                     continue;
                 };
-                // Nobody's, until it is another's.
+                // It has no owner until it is another's.
                 port.accepting.set_target(Towards::Nobody(None));
                 if wanted.is_some() {
                     self.tell(&serving, NvmeControl::WithdrawPort(number as u16));

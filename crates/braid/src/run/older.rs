@@ -74,7 +74,7 @@ pub fn convert(registry: &Registry, volumes: &[Volume]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What files of older versions that are still there hold.
+/// Records in files of older versions that are still there.
 ///
 /// # Errors
 /// As of [`convert`].
@@ -234,7 +234,7 @@ fn old_path(registry: &Registry, kind: &str, id: &str) -> PathBuf {
     registry.directory().join(format!("{kind}-{id}.json"))
 }
 
-/// What the file of a control socket holds, by name; `None`: it can't be read, which is logged.
+/// Content of the file of a control socket, by name; `None`: it can't be read, which is logged.
 fn read<T: Kept>(registry: &Registry, id: &str) -> anyhow::Result<Option<BTreeMap<String, T>>> {
     let path = old_path(registry, T::OLD, id);
     match state::read(&path) {

@@ -10,7 +10,7 @@
 //! reason why nothing has changed, in bounded time. A verb that gives up because the engine does
 //! not answer takes its change back, should it be made later (T55); a path that goes on draining is
 //! said to. Users' changes come before those of discovery: they wait for the one that is under way
-//! at most. What was changed is kept among the choices: it holds
+//! at most. The changed settings are kept among the choices: they hold
 //! after a restart for as long as the configuration gives the volume the paths that it gave it
 //! then. So a path failed by hand stays failed, as a failed member of an array does; whoever edits
 //! the volume's paths in the configuration gets what stands there.
@@ -340,7 +340,7 @@ impl Service {
         self.mark_paths(volume);
     }
 
-    /// What a user wants of a path is noted, and not asked of the engine.
+    /// Notes a user's setting of a path, and asks the engine for nothing.
     pub fn note_admin(&self, volume: u16, path: PathIndex, admin: AdminState) {
         if let Some(it) = self.state().volumes.get_mut(volume) {
             it.set_admin(path, admin);
@@ -474,7 +474,7 @@ impl Service {
         self.senders.change(0, change, WAIT_NS_MAX);
     }
 
-    /// What a volume is now holds after a restart.
+    /// Keeps the present settings of a volume for a restart.
     ///
     /// # Errors
     /// The file can't be written.
@@ -518,7 +518,7 @@ fn find(
     })
 }
 
-/// What a line says of a path, for another line that names volume and path before it.
+/// Text about a path, for a line that names volume and path before it.
 pub fn unnamed<'a>(volume: &str, uri: &str, line: &'a str) -> &'a str {
     let named = format!("{volume}: path {uri}: ");
     line.strip_prefix(&named).unwrap_or(line)

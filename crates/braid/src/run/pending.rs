@@ -4,10 +4,10 @@
 //! `pending {}` · `pending.cancel {"id": 7}`
 //!
 //! # Contract
-//! A verb that gives up takes its change back, or says that it is pending. What the engine does not
-//! answer is taken back by itself once it is made (T55). A path goes on draining, or being
+//! A verb that gives up takes its change back, or says that it is pending. A change that the engine
+//! does not answer is taken back by itself once it is made (T55). A path goes on draining, or being
 //! connected after it was restored, until it has done so or another verb ends that: such a change
-//! can be cancelled. What is being written to a mirror's legs can't be taken back, and is shown
+//! can be cancelled. Writes to a mirror's legs can't be taken back, and are shown
 //! only. States of a change: awaited, given up, going on.
 use super::call::PathParams;
 use super::entries::{AdminState, PathEntry};
@@ -37,7 +37,7 @@ const TAKE_BACK: Duration = Duration::from_secs(5);
 
 type Answer = Result<Changed, String>;
 
-/// What is asked of the engine.
+/// Changes asked of the engine.
 #[derive(Default)]
 pub struct Changes {
     /// Which verbs exclude each other.
@@ -65,7 +65,7 @@ enum Phase {
     /// Its verb has given up: it is taken back should the engine make it.
     GivenUp {
         undo: Undo,
-        /// What was asked for, in words.
+        /// The request, in words.
         what: String,
         since: SystemTime,
     },
@@ -410,7 +410,7 @@ impl Service {
         (it.admin() == path.admin).then(|| (number, it.index(), path.admin))
     }
 
-    /// What is being written to legs.
+    /// Writes to legs under way.
     fn pending_of_mirrors(&self) -> Result<Vec<Value>, ControlError> {
         let cores = self.senders.report();
         let cores = cores.map_err(|error| ControlError::refused(format!("{error:#}")))?;

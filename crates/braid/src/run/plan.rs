@@ -5,7 +5,7 @@
 //! set aside, legs join, paths leave, of which those that are in use leave first, since others may
 //! not connect again, and legs leave. Each of these steps can be taken back ([`Change::undo`]), so
 //! a plan that is carried out in order, and taken back in reverse where a step fails, ends with the
-//! engine as desired or as it was. What can't fail comes last.
+//! engine as desired or as it was. The last steps can't fail.
 use super::address::NbdAddress;
 use super::config::{Export, PathKeys};
 use super::desired::{Desired, DesiredVolume, PathSpec};
@@ -40,7 +40,7 @@ pub struct ActualVolume {
     pub idle: Vec<String>,
 }
 
-/// What a verb does with a leg of a mirror.
+/// Operation of a verb on a leg of a mirror.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LegVerb {
     /// It is taken out until it is restored.
@@ -66,7 +66,7 @@ pub enum Change {
     PartPath(String, PathKeys),
     /// An export of a volume listens.
     AddExport(String, Export),
-    /// Who may connect to an export, or whether it is read-only: before and after.
+    /// Access to an export, or whether it is read-only: before and after.
     SetExport(String, Export, Export),
     /// A path gets this admin state, and had that one.
     SetAdmin(String, PathSpec, AdminState),
@@ -131,7 +131,7 @@ impl Change {
         }
     }
 
-    /// What it makes a path that is there.
+    /// Setting that it gives a path that is there.
     pub fn admin(&self) -> Option<AdminState> {
         match self {
             Self::SetAdmin(_, path, _) => Some(path.admin),
@@ -226,7 +226,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// What leads to a leg, for people.
+/// Path of a leg, for people.
 pub fn leg_words(leg: &DesiredVolume) -> String {
     uris(&leg.of.paths).join(" and ")
 }
@@ -240,7 +240,7 @@ struct Sorted {
     admin: Vec<Change>,
     legs: Vec<Change>,
     remove: Vec<Change>,
-    /// What can't fail.
+    /// Steps that can't fail.
     rest: Vec<Change>,
 }
 

@@ -6,7 +6,7 @@
 //! no controller is made. Results come one by one, as they are there, on the caller's thread.
 //!
 //! # Limits
-//! [`ASKED_MAX`] at a time. Who wants to stop is heeded ten times a second, but for a TCP
+//! [`ASKED_MAX`] at a time. A request to stop is heeded ten times a second, but for a TCP
 //! connection that is being opened: within the time-out.
 use nvme::host::Digests;
 use nvme::wire::pdu::{COMMON_LEN, IC_LEN, IcReq};
@@ -32,7 +32,7 @@ pub struct Manner<'a> {
     pub digests: Digests,
     /// For the connection, and for the answer.
     pub timeout: Duration,
-    /// Nobody wants to know any more.
+    /// No caller wants to know any more.
     pub stop: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -188,7 +188,7 @@ mod tests {
         assert!(all[0].contains("says nothing"), "{all:?}");
         assert!(all[1].contains("not NVMe/TCP"), "{all:?}");
         assert!(all[2].contains("refused"), "{all:?}");
-        // Nobody is asked for who wants to know nothing.
+        // No controller is asked for a caller that has gone.
         let stop = Manner {
             stop: &|| true,
             ..manner

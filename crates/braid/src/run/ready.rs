@@ -3,8 +3,8 @@
 //! # Contract
 //! READY is sent when all volumes are up, or after `ready_wait`, which is logged. A client of a
 //! volume that was never up waits in the greeting, or with `before_up = "refuse"` is greeted and
-//! told so at once; hosts over NVMe/TCP: see [`nvme_exports`](super::nvme_exports). What keeps a
-//! volume from being opened until a user does something is told in either case.
+//! told so at once; hosts over NVMe/TCP: see [`nvme_exports`](super::nvme_exports). A reason that
+//! keeps a volume from being opened until a user does something is told in either case.
 use super::config::BeforeUp;
 use super::service::{Service, State};
 use super::volumes::Running;

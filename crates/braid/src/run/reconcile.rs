@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 /// Changes under way.
 pub struct Reconciler<'a> {
     service: &'a Service,
-    /// What the volumes that it opens are.
+    /// Desired state of the volumes that it opens.
     desired: Desired,
     /// Numbers of volumes that were opened, which are not there yet.
     opened: BTreeMap<String, u16>,
@@ -31,7 +31,7 @@ pub struct Reconciler<'a> {
     bound: Vec<(String, Export, Bound)>,
     /// Addresses of exports over NVMe/TCP that listen.
     host_ports: Vec<HostPort>,
-    /// What absent paths lead to that join, by URI.
+    /// Destinations of absent paths that join, by URI.
     pub ends: BTreeMap<String, End>,
     /// Steps that were done, to be taken back; of a path that has left, what it had.
     done: Vec<(Change, Option<Seat>)>,
@@ -305,7 +305,7 @@ impl<'a> Reconciler<'a> {
         Ok(())
     }
 
-    /// What a path has that is about to leave.
+    /// Place of a path that is about to leave.
     fn seat(&self, change: &Change) -> Option<Seat> {
         let Change::RemovePath(name, path) = change else {
             return None;

@@ -1,4 +1,4 @@
-//! What is kept of each volume for the next engine: a file per volume and kind, found by what the
+//! Records of each volume for the next engine: a file per volume and kind, found by what the
 //! volume leads to.
 //!
 //! # Contract
@@ -26,13 +26,13 @@ use uuid::Uuid;
 /// Files that one identity may have at most: each other one belongs to another engine.
 pub const TURNS_MAX: u32 = 64;
 
-/// What is kept of one volume.
+/// A record of one volume.
 pub trait Kept: Clone + PartialEq + Serialize + DeserializeOwned {
     /// Names its files.
     const KIND: &'static str;
     /// Began the names of files of older versions.
     const OLD: &'static str;
-    /// What a file that can't be read says, and what to do about it.
+    /// Message for a file that can't be read, and what to do about it.
     const ADVICE: &'static str;
     /// No file of it may be passed over, whichever volume it is of.
     const STRICT: bool;
@@ -40,14 +40,14 @@ pub trait Kept: Clone + PartialEq + Serialize + DeserializeOwned {
     /// Adds to an identity what it says itself of where its volume leads.
     fn tell(&self, of: &mut Identity);
 
-    /// What two records of one volume say together.
+    /// Merges two records of one volume.
     #[must_use]
     fn merged(self, _other: Self) -> Self {
         self
     }
 }
 
-/// What a volume is.
+/// Identity of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdentityKind {
@@ -63,11 +63,11 @@ pub enum IdentityKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    /// What it was called.
+    /// Its name at that time.
     pub volume: String,
     /// State id of the control socket of the engine that wrote it.
     pub engine: String,
-    /// What it is.
+    /// Its identity.
     pub kind: IdentityKind,
     /// Namespaces of subsystems.
     #[serde(default)]
@@ -184,7 +184,7 @@ impl Identity {
 pub struct Record<T> {
     /// Its volume.
     pub of: Identity,
-    /// What is kept of it.
+    /// Its record.
     pub holds: T,
 }
 
@@ -280,7 +280,7 @@ impl<T: Kept> Records<T> {
         self.own.values().any(|(own, _)| own == path)
     }
 
-    /// What is kept of a volume is kept under another name from now on, in the same file, with
+    /// The records of a volume are kept under another name from now on, in the same file, with
     /// where that volume led: whatever comes by its old name is another one.
     pub fn rename(&mut self, from: &str, to: &str) {
         self.known.remove(from);
@@ -367,8 +367,8 @@ impl<T: Kept> Records<T> {
         path_of::<T>(&self.directory, of, turn)
     }
 
-    /// A file that no other engine has, nor another volume of this one. What may not be passed over
-    /// is not overwritten either: a volume that this engine hasn't may have left it.
+    /// A file that no other engine has, nor another volume of this one. A file that may not be
+    /// passed over is not overwritten either: a volume that this engine hasn't may have left it.
     fn free_path(&self, of: &Identity) -> anyhow::Result<PathBuf> {
         let is_free = |path: &PathBuf| {
             let there = || state::read::<Record<T>>(path);
@@ -393,7 +393,7 @@ pub fn path_of<T: Kept>(directory: &Path, of: &Identity, turn: u32) -> PathBuf {
     directory.join(format!("{}-{}.json", T::KIND, of.digest(turn)))
 }
 
-/// What to do about a file that can't be read: whether it keeps the engine from starting.
+/// Advice for a file that can't be read: whether it keeps the engine from starting.
 ///
 /// # Errors
 /// It does.

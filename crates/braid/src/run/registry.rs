@@ -48,7 +48,7 @@ pub enum Refused {
     Failed(anyhow::Error),
 }
 
-/// What stands in a record.
+/// Content of a record.
 #[derive(Default, Serialize, Deserialize)]
 struct Record {
     pid: u32,
@@ -132,12 +132,12 @@ impl Registry {
         &self.directory
     }
 
-    /// What is recorded of a volume.
+    /// Entry of a volume.
     pub fn entry(&self, name: &str) -> Option<Entry> {
         self.volumes.iter().find(|it| it.name == name).cloned()
     }
 
-    /// What was recorded of a volume that was not opened holds again.
+    /// The record of a volume that was not opened holds again.
     ///
     /// # Errors
     /// As of [`Registry::leave`].
@@ -175,7 +175,7 @@ impl Registry {
     pub fn enter<'a>(&mut self, volumes: impl Iterator<Item = &'a Volume>) -> Result<(), Refused> {
         let mut all = self.volumes.clone();
         for of in volumes.filter(|it| !it.is_mirror()) {
-            // Whose a leg is, its owner record says.
+            // The owner record of a leg says whose it is.
             let is_leg = of.leg_of.is_some();
             let entry = Entry {
                 name: of.name.clone(),
@@ -461,7 +461,7 @@ mod tests {
         }
         let mut second = new("b");
         assert_eq!(rival(&mut second, std::slice::from_ref(&two)), None);
-        // What comes with a reload is compared too; what has left is free.
+        // An identity that comes with a reload is compared too; one that has left is free.
         assert!(rival(&mut second, std::slice::from_ref(&one)).is_some());
         first.leave("v0").unwrap();
         assert_eq!(rival(&mut second, std::slice::from_ref(&one)), None);

@@ -1,13 +1,13 @@
 //! Another configuration for a running engine: all of the difference, or nothing.
 //!
 //! # Contract
-//! Volumes are paired by what they lead to ([`Renames`]), else by name. What can fail is done
-//! first: addresses over NVMe/TCP listen, then in the order of the [plan](super::plan). It is taken
-//! back if something else fails. Then the rest changes in one moment, as everybody sees it: new
-//! exports take clients, volumes have their new names, new ones are there, others are not, policies
-//! and knobs are those of the file. What can't fail comes last: volumes that are gone drain and
-//! leave. A volume with a path of one that leaves comes with another reload, when no write of that
-//! one can be under way.
+//! Volumes are paired by what they lead to ([`Renames`]), else by name. Steps that can fail are
+//! done first: addresses over NVMe/TCP listen, then in the order of the [plan](super::plan). It is
+//! taken back if something else fails. Then the rest changes in one moment, as everybody sees it:
+//! new exports take clients, volumes have their new names, new ones are there, others are not,
+//! policies and knobs are those of the file. The rest comes last: volumes that are gone
+//! drain and leave. A volume with a path of one that leaves comes with another reload, when no
+//! write of that one can be under way.
 //!
 //! Only the volumes that it changes are closed to other verbs meanwhile. A volume with clients
 //! leaves by force only. Takes as long as paths take to connect and drain;
@@ -36,10 +36,10 @@ struct Reload<'a> {
     new: Config,
     /// The names that it gives them.
     renames: Renames,
-    /// What the engine is to be.
+    /// Desired state of the engine.
     desired: Desired,
     plan: Vec<Change>,
-    /// What was changed, in words.
+    /// Changes, in words.
     said: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
     })
 }
 
-/// What a reload would change, a line for each step in its order.
+/// Steps of a reload, a line for each in its order.
 ///
 /// # Errors
 /// Why it would change nothing.
@@ -102,7 +102,7 @@ pub fn dry_run(service: &Service, force: bool) -> anyhow::Result<Vec<String>> {
 }
 
 impl<'a> Reload<'a> {
-    /// What is to be done, where all of it can be.
+    /// Plans the reload, where all of it can be done.
     fn new(service: &'a Service, mut new: Config) -> anyhow::Result<Self> {
         let cores = service.senders.report().unwrap_or_default();
         let path_state = |number: u16, index: u8| {
@@ -204,7 +204,7 @@ impl<'a> Reload<'a> {
         gone.collect()
     }
 
-    /// What must not be changed is not.
+    /// Refuses forbidden changes.
     fn check(&self, force: bool) -> anyhow::Result<()> {
         let gone = self.gone();
         spare_clients(self.service, &gone, force)?;
@@ -256,7 +256,7 @@ impl<'a> Reload<'a> {
         Ok(())
     }
 
-    /// What can fail.
+    /// Does the steps that can fail.
     fn prepare(&mut self, steps: &mut Reconciler<'_>) -> anyhow::Result<()> {
         for change in self.plan.iter().filter(|it| it.can_fail()) {
             let volume = change.volume();
@@ -449,7 +449,7 @@ pub fn set(
     }
 }
 
-/// What an engine would begin with, a line for each volume, export and namespace.
+/// State with which an engine would begin, a line for each volume, export and namespace.
 pub fn start_in_words(config: &Config) -> Vec<String> {
     let all = plan(&Desired::of_file(config), &[]).into_iter();
     let all = all.chain(nvme_exports::changes(&[], &config.subsystems));
@@ -493,7 +493,7 @@ fn apart(state: &State, of: &Volume, gone: &[u16]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What needs a restart.
+/// Refuses changes that need a restart.
 fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     for new in &new.volumes {
         let Some(old) = old.volume(&new.name) else {

@@ -159,7 +159,7 @@ impl Service {
         said
     }
 
-    /// What is kept of volumes has their names after. Not to be asked for while the state is held,
+    /// Gives the records of volumes their new names. Not to be called while the state is held,
     /// nor without [`Changes::names`](super::pending::Changes::names): the keeper asks by name.
     pub fn rename_records(&self, names: &Renames) {
         if names.0.is_empty() {
@@ -278,7 +278,7 @@ mod tests {
         );
         it.back().apply_to_keys(&mut map);
         assert_eq!((it.now("a"), map["a"]), ("b", 0));
-        // What stood under a name that was free is no volume's.
+        // A record under a name that was free is no volume's.
         let it = renames(&[Some(0)], &[Some(2)]).unwrap();
         map.insert("c".to_owned(), 2);
         it.apply_to_keys(&mut map);

@@ -23,7 +23,7 @@ use target::quantity::Ana;
 /// busy moment has fewer.
 const REPEATED_MANY: u32 = 16;
 
-/// What all cores said, beside what the service knows.
+/// Reports of all cores, beside what the service knows.
 pub struct Report<'a> {
     state: MutexGuard<'a, State>,
     cores: Vec<CoreReport>,
@@ -268,7 +268,7 @@ impl<'a> Report<'a> {
         if let Some(why) = of_name.flatten() {
             return Some(why);
         }
-        // What the engine sees of a queue that is gone is only that its I/O fails.
+        // The engine sees of a queue that is gone only that its I/O fails.
         let queue = match self.path_state(volume, path) {
             "live" | "probation" | "reconnecting" => self.service.ends.queue(uri),
             _ => None,
@@ -322,7 +322,7 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// What is wrong with a volume beside its paths.
+    /// Trouble of a volume beside its paths.
     fn why(&self, volume: u16) -> Option<String> {
         let lost: Vec<&str> = self.lost_sockets(volume).collect();
         let lost = (!lost.is_empty()).then(|| {
@@ -469,7 +469,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// What a volume is.
+/// Kind of a volume.
 fn kind(volume: &Volume) -> &'static str {
     match volume.is_mirror() {
         true => "mirror",

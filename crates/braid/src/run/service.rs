@@ -1,4 +1,4 @@
-//! What can be asked of a running engine: the methods behind its control socket.
+//! Requests to a running engine: the methods behind its control socket.
 //!
 //! [`EngineCall`] has the list of methods.
 //!
@@ -70,7 +70,7 @@ pub struct Service {
     pub news: Condvar,
 }
 
-/// What is kept in files.
+/// State kept in files.
 pub struct Kept {
     pub choices: Choices,
     pub marks: Marks,
@@ -78,23 +78,23 @@ pub struct Kept {
     pub registry: Registry,
 }
 
-/// What an engine starts with.
+/// State with which an engine starts.
 pub struct Start {
     /// As the file says.
     pub configured: Config,
-    /// What its volumes are to be.
+    /// Desired state of its volumes.
     pub desired: Desired,
     /// Where the paths lead.
     pub known: Vec<KnownEnd>,
     /// Volumes that begin without some of their paths.
     pub absent: Vec<Absent>,
-    /// What files and devices the volumes have, by place.
+    /// Storage of the volumes' files and devices, by place.
     pub storages: Vec<Found>,
     /// The file.
     pub file: PathBuf,
 }
 
-/// What may change.
+/// State that may change.
 pub struct State {
     /// As the file said when it was read last, with the legs that mirrors have by verb: also those
     /// that have no volume now ([`State::idle_legs`]).
@@ -120,7 +120,7 @@ pub struct Exported {
     pub volume: u16,
     /// As configured.
     pub export: Export,
-    /// What a client connects to.
+    /// URI for clients.
     pub uri: String,
     /// Dropped, it listens no more.
     pub accepting: Accepting,
@@ -386,12 +386,12 @@ impl Service {
         self.state().volumes.name(volume)
     }
 
-    /// What the next engine must know. Not to be asked for while the state is held.
+    /// Records for the next engine. Not to be locked while the state is held.
     pub fn marks(&self) -> MutexGuard<'_, Marks> {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was chosen by verb. Locked before the state, never while it is held: its file is
+    /// Choices by verb. Locked before the state, never while it is held: its file is
     /// written under this lock, and the thread that passes news between cores takes the state.
     pub fn choices(&self) -> MutexGuard<'_, Choices> {
         self.choices.lock().unwrap_or_else(PoisonError::into_inner)
@@ -407,7 +407,7 @@ impl Service {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What may change.
+    /// State that may change.
     pub fn state(&self) -> MutexGuard<'_, State> {
         // Every change to it is one assignment, so a panic leaves nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! What `braid stat` shows: the facts of its JSON, for people, in 80 columns.
+//! Text of `braid stat`: the facts of its JSON, for people, in 80 columns.
 mod legs;
 
 pub use legs::{held, last_check};
@@ -92,7 +92,7 @@ fn knobs(of: &Value) -> Option<String> {
     ))
 }
 
-/// What a path's probation is like, and its probes; empty if it never was on one.
+/// State of a path's probation, and its probes; empty if it never was on one.
 fn probation(of: &Value) -> String {
     let times = number(&of["times"]);
     if times == 0 {
@@ -242,7 +242,7 @@ fn show_export(text: &mut String, export: &Value) -> Result {
     paragraph(text, "", &facts.join(", "))
 }
 
-/// What waits now.
+/// I/O that waits now.
 fn waiting(of: &Value) -> String {
     let count = |key: &str| number(&of[key]);
     let mut facts = Vec::new();
@@ -282,7 +282,7 @@ fn waiting(of: &Value) -> String {
     }
 }
 
-/// What waits because of the engine before this one.
+/// I/O that waits because of the engine before this one.
 fn unclean_stop(of: &Value) -> Option<String> {
     let left = of.as_object()?.get("until_in_ns")?.as_u64();
     let until = match left {
@@ -319,7 +319,7 @@ fn reason(word: &Value, left_ns: Option<u64>) -> String {
     }
 }
 
-/// What failing paths have led to.
+/// Counters of failover so far.
 fn so_far(of: &Value) -> String {
     let count = |key: &str| number(&of[key]);
     let mut facts = vec![format!(

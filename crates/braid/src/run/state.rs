@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-/// What a file holds; `None`: there is none.
+/// Content of a file; `None`: there is none.
 ///
 /// # Errors
 /// It can't be read, or holds something else.

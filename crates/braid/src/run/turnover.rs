@@ -124,7 +124,7 @@ impl Service {
             number
         };
         if number.is_err() {
-            // What its number stands for next has not asked yet.
+            // The next owner of its number has not asked yet.
             let state = self.state();
             self.unanswered()
                 .retain(|(number, _), _| state.volumes.has(*number));

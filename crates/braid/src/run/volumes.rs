@@ -4,7 +4,7 @@
 //! A user knows a volume by its name, the engine by its number, which another volume may have once
 //! the engine has said that it is gone. A volume is being opened, then there, then leaving: only
 //! one that is there is shown or changed, and what the engine says of a number is of the one that
-//! has it, whichever it is. There is never more than one of a name. What is shown is in the order
+//! has it, whichever it is. There is never more than one of a name. Volumes are shown in the order
 //! of the configuration.
 use super::config::{Config, PathKeys, Volume};
 use super::desired::{DesiredVolume, PathSpec};
@@ -104,7 +104,7 @@ impl Running {
         }
     }
 
-    /// What its files and devices are, by URI.
+    /// Notes its files and devices, by URI.
     pub fn note_storages(&mut self, storages: &[(PathUri, Storage)]) {
         for it in self.entries.iter_mut().filter(|it| it.is_there()) {
             let found = storages.iter().find(|(uri, _)| *uri == it.config().uri);
@@ -141,7 +141,7 @@ impl Running {
         Some(gone)
     }
 
-    /// What a user wants of a path.
+    /// Sets a user's setting of a path.
     pub fn set_admin(&mut self, path: PathIndex, admin: AdminState) {
         self.entries.set_admin(path, admin);
     }
@@ -294,7 +294,7 @@ impl Volumes {
         all.any(|it| it == name)
     }
 
-    /// What to call a volume.
+    /// Name of a volume.
     pub fn name(&self, number: u16) -> String {
         let there = self.all.get(&number).map(|it| &it.of.name);
         let there = there.or_else(|| Some(&self.leaving.get(&number)?.0));

@@ -14,7 +14,8 @@
 //!
 //! # Limits
 //! Who says that it activates firmware is believed for as long as it reported (MTFA: up to 109
-//! minutes); what it has waits for that. What was asked back before that is not waited for.
+//! minutes); what it has waits for that. A command that was asked back before that is not waited
+//! for.
 //! [`ABORTS_MAX`] expired I/Os per path and core; where more expire together it isn't one command
 //! that is stuck, and the path is lost at once. A controller takes few Aborts at a time from all
 //! cores together: core 0 keeps the others until those are answered, within the same wait. A
@@ -324,7 +325,8 @@ impl Path {
         if self.aborts.room() == 0 {
             return false; // so many late commands are no trouble of single ones
         }
-        // What the controller was never told of can't be aborted, and says that nothing is sent.
+        // A command that the controller was never sent can't be aborted, and says that nothing is
+        // sent.
         let queue = self.session.queue.as_mut();
         let Some(cid) = queue.and_then(|queue| queue.abort(token)) else {
             return false; // the path is lost for it
@@ -549,7 +551,7 @@ impl Volume {
             let slot = ios.get(index);
             let until_ns = path.aborts.until_ns(ios.token(index));
             if let Some(until_ns) = until_ns.filter(|_| slot.is_expired()) {
-                // What an aborted probe's time means is decided with the probe.
+                // The meaning of an aborted probe's time is decided with the probe.
                 if slot.kind != Kind::Probe {
                     first_ns = first_ns.min(until_ns);
                 }

@@ -1,9 +1,9 @@
-//! What a path's controller may have in its volatile cache only (T13), and the flushes of it that
-//! belong to no I/O.
+//! Writes that a path's controller may have in its volatile cache only (T13), and the flushes of it
+//! that belong to no I/O.
 //!
 //! # Contract
-//! Each core knows what it acknowledged itself. What others had is known from the loss of the path
-//! on: until all have reported, it may be anything.
+//! Each core knows what it acknowledged itself. The writes of others are known from the loss of the
+//! path on: until all have reported, it may be anything.
 use alloc::vec::Vec;
 use block::{Covered, FlushTracker};
 
@@ -23,7 +23,7 @@ pub(super) struct CacheState {
 /// Acknowledged writes that no flush has covered, by the engine that acknowledged them.
 #[derive(Default)]
 struct Unflushed {
-    /// This core. What is unflushed hangs on this alone: counters are for people, and may be reset.
+    /// This core. Unflushed writes hang on this alone: counters are for people, and may be reset.
     own: FlushTracker,
     /// Another core had such writes.
     is_elsewhere: bool,
@@ -31,7 +31,7 @@ struct Unflushed {
     is_inherited: bool,
 }
 
-/// What cores tell each other of unflushed writes.
+/// Reports between cores of unflushed writes.
 #[derive(Default)]
 struct Reports {
     /// It was live since this core told the others whether it had any.
@@ -47,7 +47,7 @@ impl CacheState {
         self.unflushed.own.acknowledge();
     }
 
-    /// What a flush covers that is sent now.
+    /// Writes that a flush covers that is sent now.
     pub(super) fn covered_now(&self) -> Covered {
         self.unflushed.own.covered_now()
     }

@@ -38,7 +38,7 @@ use alloc::vec::Vec;
 use policy::PathIndex;
 use policy::limits::PATHS_MAX;
 
-/// What is asked of core 0.
+/// Change that is asked of core 0.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// A new path for a volume; done when it is in use on every core.
@@ -77,7 +77,7 @@ pub struct Changed {
     pub path: Option<PathIndex>,
 }
 
-/// What core 0 tells all cores.
+/// Order of core 0 to all cores.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// Comes back when it is done.
@@ -86,11 +86,11 @@ pub struct Order {
     pub volume: u16,
     /// Path; of no meaning where the order is of a volume.
     pub path: PathIndex,
-    /// What to do.
+    /// Its content.
     pub what: What,
 }
 
-/// What to do with a path or volume.
+/// Content of an order about a path or volume.
 #[derive(Clone, Debug)]
 pub enum What {
     /// There is a path more, in this place; not yet to be used.

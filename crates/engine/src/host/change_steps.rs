@@ -173,7 +173,7 @@ impl Sessions<'_> {
         self.io().release(now_ns);
     }
 
-    /// What all cores wrote on a path is flushed, also if this one has lost it meanwhile.
+    /// The writes of all cores on a path are flushed, also if this one has lost it meanwhile.
     fn is_covered(&mut self, at: PathIndex, now_ns: u64) {
         self.volume.paths[at].cache.settle();
         self.io().release_flushes(now_ns);
@@ -396,7 +396,7 @@ impl HostEngine {
         let at = usize::from(volume);
         let done = match step {
             ChangeStep::Reach => self.volumes[at].ready.is_some(),
-            // What waits in it is no path's, and was ended.
+            // An I/O that waits in it is no path's, and was ended.
             ChangeStep::Forget => self.volumes[at].paths.iter().next().is_none(),
             ChangeStep::Drain | ChangeStep::CloseQueue => unreachable!("{step:?} is of a path"),
         };

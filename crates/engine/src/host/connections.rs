@@ -20,7 +20,7 @@ use core::ops::{Deref, DerefMut};
 use nvme::host::{Admin, IoQueue};
 use nvme::{Placement, Transmit};
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Admin,
@@ -136,7 +136,7 @@ impl SessionState {
     }
 }
 
-/// What core 0 was told by another core of the end of its connections of a lost path.
+/// Another core's report to core 0 of the end of its connections of a lost path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum LossReport {
     /// Nothing: it is not lost, or core 0 has not told of that yet.
@@ -427,7 +427,7 @@ impl PathSession {
         self.enter(SessionState::Closed)
     }
 
-    // Events of its connections. What comes after one was given up is of no interest.
+    // Events of its connections. Those after the end of one are of no interest.
 
     /// Whether a machine was called.
     pub(super) fn handle_connected(&mut self, role: Role, now_ns: u64) -> bool {

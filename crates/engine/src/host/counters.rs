@@ -1,5 +1,5 @@
-//! What a path did on this core, for statistics, and why it does nothing; what cores tell each
-//! other of I/Os in flight and of what they measured.
+//! Counters of a path on this core, for statistics, and why it does nothing; reports of cores to
+//! each other of I/Os in flight and of what they measured.
 use super::io_table::{AttemptEnd, IoTable, Slot};
 use super::outbox::Outbox;
 use super::path::Path;
@@ -112,7 +112,7 @@ pub struct PathReport {
     pub counters: PathCounters,
     /// The selector's (row A9), by group.
     pub groups: [PathStats; 3],
-    /// What core 0 learnt of it.
+    /// Facts that core 0 learnt of it.
     pub facts: Option<PathFacts>,
     /// Whether it is on probation, and how its probes went.
     pub health: PathHealth,
@@ -129,7 +129,7 @@ pub struct PathReport {
 
 /// As its mirror, and front ends, see it.
 impl Volume {
-    /// What one command can do on every path (T34), once it is ready. Larger I/O is cut to that.
+    /// Limits of one command on every path (T34), once it is ready. Larger I/O is cut to that.
     pub fn limits(&self) -> Option<IoLimits> {
         self.ready.as_ref().map(|it| it.limits)
     }
@@ -190,7 +190,7 @@ impl Volume {
         }
     }
 
-    /// What selects its paths.
+    /// Selects its paths.
     pub(super) fn set_policy(&mut self, policy: Policy, knobs: Knobs, out: &mut Outbox) {
         if let Err(why) = self.head.set_policy(policy, knobs) {
             let line = alloc::format!("{}: policy not changed: {why}", self.name);
@@ -291,8 +291,8 @@ impl HostEngine {
         }
     }
 
-    /// Nobody looked for `busy_ns`. What ends now is late twice: when its command left, and when
-    /// its end was seen.
+    /// The reactor did not look for `busy_ns`. An end that comes now is late twice: when its
+    /// command left, and when its end was seen.
     pub(crate) fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
         self.on.standstills.note(busy_ns, now_ns);
         self.on.hedger.set_busy(busy_ns.saturating_mul(2));

@@ -53,7 +53,7 @@ impl HostEngine {
         io.fail_waiting_flushes(now_ns);
     }
 
-    /// What fails may be tried again.
+    /// Failed I/Os may be tried again.
     pub fn uncut(&mut self, volume: u16) {
         if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
             it.is_cut = false;

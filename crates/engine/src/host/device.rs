@@ -42,7 +42,7 @@ pub(super) fn flush(device: LocalDevice, id: u32) -> DeviceRequest {
     }
 }
 
-/// What a device shows; `None`: that is none.
+/// Description of a device; `None`: there is none.
 pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
     let PathKind::Device {
         device,
@@ -116,7 +116,7 @@ impl HostEngine {
     }
 }
 
-/// What a local device can promise. One transfer is one buffer; only a block is atomic.
+/// Limits that a local device can promise. One transfer is one buffer; only a block is atomic.
 fn limits(block_shift: u8) -> IoLimits {
     IoLimits {
         transfer_max: crate::limits::BUFFER_MAX,
@@ -134,7 +134,7 @@ fn limits(block_shift: u8) -> IoLimits {
     }
 }
 
-/// What the end of a device request means; `crdt`, `retries`: as of [`status::outcome`].
+/// Outcome of the end of a device request; `crdt`, `retries`: as of [`status::outcome`].
 #[inline]
 pub(super) fn outcome(result: Result<(), DeviceError>, crdt: &[u16; 3], retries: u8) -> Outcome {
     match result {

@@ -1,13 +1,13 @@
 //! Errors that a path answers with and that are not the path's by their names: reported now and
 //! then, kept for the health of the volume, compared with what other paths answer.
 //!
-//! What calls itself passing (busy, an internal error) is repeated where it was refused, so it
-//! moves no I/O by itself. Where another path of the volume answers at most a quarter of that share
-//! in the same time, it is this path that does badly after all, and it is put on probation. Errors
-//! about the data are the same on every path to it (T2), and are not compared.
+//! An error that calls itself passing (busy, an internal error) is repeated where it was refused,
+//! so it moves no I/O by itself. Where another path of the volume answers at most a quarter of that
+//! share in the same time, it is this path that does badly after all, and it is put on probation.
+//! Errors about the data are the same on every path to it (T2), and are not compared.
 //!
-//! What our own system had no room for says nothing of a path, and is not compared (T6). An I/O
-//! that is repeated on a path counts once.
+//! An I/O that our own system had no room for says nothing of a path, and is not compared (T6). An
+//! I/O that is repeated on a path counts once.
 //!
 //! # Limits
 //! A path is compared with those that ended I/O on this core: of paths that a policy does not use
@@ -111,7 +111,7 @@ fn compared(path: &Path) -> Share {
 }
 
 impl Volume {
-    /// What its paths answered so far is not compared any more: also where one has come back, for
+    /// Earlier answers of its paths are not compared any more: also where one has come back, for
     /// the others had I/O meanwhile that it could not have.
     pub(super) fn compare_anew(&mut self, now_ns: u64) {
         for path in self.paths.iter_mut() {

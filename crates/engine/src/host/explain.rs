@@ -46,7 +46,7 @@ pub struct Sample {
     pub first_ns: u64,
     /// When it was placed, ns.
     pub at_ns: u64,
-    /// What it is.
+    /// The I/O.
     pub io: Io,
     /// Part of an I/O that is larger than a command.
     pub piece: bool,
@@ -59,15 +59,15 @@ pub struct Sample {
     /// It has no path, and what it waits for; its next attempt is written down. `None` without a
     /// path: it fails.
     pub wait: Option<Wait>,
-    /// What was chosen, and why. Of no meaning where it waits for something else than a path.
+    /// The choice, and its reason. Of no meaning where it waits for something else than a path.
     pub choice: Explained,
     /// Why the paths that could not be chosen could not; by path.
     pub obstacles: [Option<Obstacle>; PATHS_MAX],
-    /// What came of it; `None`: it has not ended, or had no path.
+    /// Its result; `None`: it has not ended, or had no path.
     pub came: Option<Came>,
 }
 
-/// What an I/O without a path waits for. Times are of the engine's clock, ns; `u64::MAX`: that is
+/// Reason why an I/O without a path waits. Times are of the engine's clock, ns; `u64::MAX`: that is
 /// not known, or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -78,14 +78,14 @@ pub enum Wait {
     Held(u64),
     /// A change before it that overlaps, and waits itself or is cut.
     Behind,
-    /// What the engine before this one had sent may be executed until then.
+    /// Commands of the engine before this one may be executed until then.
     UncleanStop(u64),
 }
 
-/// What came of an attempt.
+/// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Came {
-    /// What the path said.
+    /// Answer of the path.
     pub outcome: Outcome,
     /// From being placed to its end: the policy's sample. ns.
     pub latency_ns: u64,
@@ -127,7 +127,7 @@ impl Obstacle {
     }
 }
 
-/// What is written down of one volume.
+/// Recorder of the choices of one volume.
 pub(super) struct Explain {
     wanted: Wanted,
     /// I/Os still to be written down.
@@ -397,7 +397,7 @@ impl HostEngine {
         volume.explain.as_mut()?.take()
     }
 
-    /// Nothing of a volume is written down any more. What was and has not been handed out follows,
+    /// Nothing of a volume is written down any more. Records that were not handed out yet follow,
     /// also what has not ended.
     pub fn explain_no_more(&mut self, volume: u16) -> impl Iterator<Item = Sample> + use<> {
         let volume = self.volumes.get_mut(usize::from(volume));

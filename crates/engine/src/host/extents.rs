@@ -17,7 +17,7 @@ use super::volumes::Volume;
 use crate::machine::{DeviceExtent, LocalDevice};
 use policy::PathIndex;
 
-/// What knows which bytes of a volume are holes.
+/// Source that knows which bytes of a volume are holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Witness {
     /// The device that the volume is.
@@ -135,7 +135,7 @@ impl Volume {
 }
 
 impl HostEngine {
-    /// What can be asked for holes of a volume; `None`: nothing.
+    /// Source that can be asked for holes of a volume; `None`: none.
     pub(crate) fn witness(&self, volume: u16) -> Option<Witness> {
         let it = &self.volumes[usize::from(volume)];
         let device = it.sole_device().map(Witness::Device);

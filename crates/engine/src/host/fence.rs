@@ -15,7 +15,7 @@
 //! # Contract
 //! Reads don't wait: what they overlap is not acknowledged, so either content is right. But a read
 //! whose bytes are to be written back is gated: what the engine before this one sent might come
-//! between, be read, and then be undone where no client wrote. (What this engine sent can't: the
+//! between, be read, and then be undone where no client wrote. (Writes of this engine can't: the
 //! caller lets no other change of these bytes be under way, a held one included.)
 use super::explain::Wait;
 use super::io_table::{AttemptEnd, IoState, IoTable, Kind, Lane, Slot};
@@ -63,7 +63,7 @@ pub(super) fn bound_ns(
     multipath::bound_ns(kato_ns, traffic, cqt_ns, recovery.quiesce_ns)
 }
 
-/// What is known of the controller of a path's present association.
+/// Knowledge of the controller of a path's present association.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Evidence {
     /// Nothing: once it is lost, it may execute what it had until the bound is over.
@@ -88,7 +88,7 @@ struct Controller {
     held: Lane,
 }
 
-/// What the state of a held change says.
+/// State of a held change.
 struct Hold {
     until_ns: u64,
     association: u32,
@@ -306,8 +306,8 @@ impl WriteFence {
         &mut self.controllers[usize::from(path.0)]
     }
 
-    /// A path is connected anew: nothing is known of what its new association may do. What earlier
-    /// ones may still execute stays held.
+    /// A path is connected anew: nothing is known of what its new association may do. A write that
+    /// earlier ones may still execute stays held.
     pub(super) fn begin_association(&mut self, path: PathIndex) {
         let of = self.of_mut(path);
         of.association = of.association.wrapping_add(1);
@@ -383,8 +383,8 @@ impl WriteFence {
         self.limit(ios, path, now_ns, true);
     }
 
-    /// What the present association of a path holds is over at `until_ns`, at the latest, by proof
-    /// or by the bound. What an earlier one had has its own time, or none.
+    /// The holds of the present association of a path are over at `until_ns`, at the latest, by
+    /// proof or by the bound. Holds of an earlier one have their own time, or none.
     fn limit(&mut self, ios: &mut IoTable, path: PathIndex, until_ns: u64, is_proof: bool) -> bool {
         let of = self.of(path);
         let mut next = of.held.front();

@@ -14,8 +14,8 @@
 //! flush of any core passes before all have said whether it had unflushed writes; each core
 //! then gives them up by itself, for the flushes that it has.
 //!
-//! Whoever asked for a flush may have gone before it fails: then the next one fails for the same
-//! reason ([`HostEngine::flush_failed_for`]), until somebody has heard of it.
+//! The client that asked for a flush may have gone before it fails: then the next one fails for the
+//! same reason ([`HostEngine::flush_failed_for`]), until somebody has heard of it.
 //!
 //! A flush that a device had when its path was given up, and that then fails, was heard by nobody:
 //! on each core the volume's flushes that wait fail for it, or the next one.
@@ -29,11 +29,11 @@
 //!
 //! # Limits
 //! A live controller whose ANA group is not usable is not asked: handing its group over is the
-//! array's own affair. What one core flushed another still counts as unflushed once the path is
-//! lost: a flush waits, or fails, that needn't. Of local devices cores tell each other this failure
-//! only; one that another core's flush takes from the operating system at that very moment, before
-//! it has heard, is not told there. Of an engine before, a controller that no path of the volume
-//! leads to is not asked.
+//! array's own affair. Writes that one core flushed another still counts as unflushed once the path
+//! is lost: a flush waits, or fails, that needn't. Of local devices cores tell each other this
+//! failure only; one that another core's flush takes from the operating system at that very moment,
+//! before it has heard, is not told there. Of an engine before, a controller that no path of the
+//! volume leads to is not asked.
 use super::change::is_device;
 use super::connections::SessionState;
 use super::io::VolumeIo;
@@ -276,7 +276,7 @@ impl VolumeIo<'_> {
         self.on.out.wake_by(until_ns);
     }
 
-    /// What lost controllers may have had in their caches is given up: says so, and fails all
+    /// Gives up writes that lost controllers may have had in their caches: says so, and fails all
     /// flushes under way. Those that wait fail now, the others when they come back to `flush`.
     pub(super) fn give_up_writes(&mut self, now_ns: u64) {
         for at in self.volume.paths.indexes() {
@@ -362,7 +362,7 @@ impl VolumeIo<'_> {
 }
 
 impl HostEngine {
-    /// What lost controllers of a leg may have had in their caches its mirror has noted, and gives
+    /// The mirror has noted what lost controllers of a leg may have had in their caches, and gives
     /// it again: nobody waits for those controllers to flush it.
     pub fn forget_cache(&mut self, volume: u16, now_ns: u64) {
         let it = &mut self.volumes[usize::from(volume)];

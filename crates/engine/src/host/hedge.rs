@@ -78,7 +78,7 @@ enum Stand {
 
 const UNASKED: u64 = 0;
 
-/// What is known of a slot beside its I/O.
+/// State of a slot beside its I/O.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     /// Of which use of the slot.
@@ -115,7 +115,7 @@ pub(super) struct Hedger {
     busy_ns: u64,
 }
 
-/// What is inspected: all I/Os of a core that are on paths.
+/// I/Os that are inspected: all of a core that are on paths.
 pub(super) struct Inspected<'a> {
     pub ios: &'a mut IoTable,
     pub volumes: &'a mut [Volume],
@@ -178,7 +178,7 @@ pub(super) struct LateRead {
     pub buffers: [Span; 2],
 }
 
-/// What the end of one of two copies means.
+/// Meaning of the end of one of two copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyEnd {
     /// The read is done; its caller gets the bytes at the end of the turn.
@@ -704,7 +704,7 @@ impl VolumeIo<'_> {
 }
 
 impl HostEngine {
-    /// What became of second copies of reads of a volume.
+    /// Counters of second copies of reads of a volume.
     pub fn hedge_stats(&self, volume: u16) -> HedgeStats {
         let volume = self.volumes.get(usize::from(volume));
         volume.map_or_else(HedgeStats::default, |volume| volume.hedged)
@@ -754,7 +754,7 @@ impl HostEngine {
         }
         let at_ns = self.on.hedger.end_inspection(&inspection);
         if self.on.ios.active() > 0 {
-            // What was given to a path since the last inspection expires after that.
+            // An I/O given to a path since the last inspection expires after that.
             let left_ns = self.on.hedger.unseen_ns_left();
             self.on.out.timers.expire_by(now_ns + left_ns);
         }

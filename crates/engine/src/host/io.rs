@@ -1,7 +1,7 @@
 //! The life of one I/O: submitted, given a path, given to the path's queue, ended, reported.
 //!
 //! The policy's choice is final while the path lives: an I/O whose path is full waits for that
-//! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
+//! path, first come first served, as it would in the kernel, and is counted. The fate of an I/O
 //! that a path did not do is decided in `wait`.
 use super::change_steps::{final_flush_place, is_final_flush};
 use super::connections::{Role, SessionState};
@@ -612,7 +612,7 @@ pub(crate) fn misfit(io: &Io, info: &VolumeInfo) -> SubmitError {
     }
 }
 
-/// What is known to fail before any path is asked.
+/// Error of an I/O that is known to fail before any path is asked.
 #[inline]
 fn refusal(op: IoOp, limits: &IoLimits) -> Option<Outcome> {
     match op {

@@ -36,7 +36,7 @@ const SPARES_LEFT: u32 = 16;
 const INDEX_BITS: u32 = 16;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
-/// What a slot holds before its first use.
+/// Content of a slot before its first use.
 pub(super) const EMPTY: Io = Io {
     volume: 0,
     op: IoOp::Flush,
@@ -54,9 +54,9 @@ pub(super) struct Slot {
     pub io: Io,
     /// As submitted.
     pub hints: Hints,
-    /// What the slot carries.
+    /// Kind of I/O in the slot.
     pub kind: Kind,
-    /// What it carries was cut again for narrower paths.
+    /// Its I/O was cut again for narrower paths.
     pub recut: bool,
     /// It is one of two copies of a read, or was and its buffer is still the engine's own.
     pub hedged: bool,
@@ -71,7 +71,7 @@ pub(super) struct Slot {
     pub issued_ns: u64,
     /// When it was placed on this path, or began to wait.
     pub placed_ns: u64,
-    /// What the policy wants back when it leaves this path.
+    /// Ticket that the policy wants back when it leaves this path.
     pub ticket: Ticket,
     /// Only of a flush.
     pub flush: FlushProgress,
@@ -123,7 +123,7 @@ pub(super) enum IoState {
 }
 
 impl Slot {
-    /// What the policy goes by for it.
+    /// The request that the policy sees for it.
     pub(super) fn request(&self, now_ns: u64) -> Request {
         let io = &self.io;
         Request {
@@ -196,7 +196,7 @@ impl IoState {
     }
 }
 
-/// What a slot carries.
+/// Content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An I/O.
@@ -223,7 +223,7 @@ impl Kind {
     }
 }
 
-/// What happened to an I/O so far, where that is not all good. Of one that is cut: per piece.
+/// Earlier trouble of an I/O, where not all was good. Of one that is cut: per piece.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IoHistory {
     /// Moves to another path.
@@ -234,7 +234,7 @@ pub(super) struct IoHistory {
     pub retries: u8,
     /// How often all of it was begun anew, for what its volume had given up meanwhile (T13).
     pub again: u8,
-    /// What the present attempt came to, until the next one.
+    /// Result of the present attempt, until the next one.
     pub attempt: AttemptEnd,
     /// Time it waited without being on a path, ms.
     pub excused_ms: u32,
@@ -247,7 +247,7 @@ pub(super) struct IoHistory {
     pub lost_ns: u64,
 }
 
-/// What an attempt of an I/O came to, beside its outcome.
+/// Result of an attempt of an I/O, beside its outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum AttemptEnd {
     /// It has not ended, or the path answered.
@@ -294,7 +294,7 @@ pub(super) struct IoTable {
     active: u32,
     /// Spare slots, free or not.
     spares: u32,
-    /// What slots of I/Os carry that are cut.
+    /// State of cut I/Os, by slot.
     splits: Splits,
 }
 

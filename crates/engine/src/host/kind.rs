@@ -1,4 +1,4 @@
-//! What a path is: a queue of a controller of our own, or a device of the reactor.
+//! Kinds of paths: a queue of a controller of our own, or a device of the reactor.
 use crate::machine::LocalDevice;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -23,12 +23,12 @@ pub enum PathKind {
         bytes: u64,
         /// log2 of the block size.
         block_shift: u8,
-        /// What it shows of itself, so that it can be beside other paths; `None`: nothing, and it
+        /// Identity that it shows, so that it can be beside other paths; `None`: nothing, and it
         /// is the same as itself only.
         identity: Option<Box<multipath::Namespace>>,
         /// It refuses all changes of its data.
         read_only: bool,
-        /// What was deallocated on it reads as zeroes.
+        /// Deallocated blocks of it read as zeroes.
         deallocate_zeroes: bool,
         /// [`IoLimits::hole_bytes`](block::IoLimits::hole_bytes).
         hole_bytes: u32,
@@ -37,7 +37,7 @@ pub enum PathKind {
     Passthrough {
         /// Its number (the same on every core).
         device: LocalDevice,
-        /// What it is.
+        /// Its facts.
         facts: Box<Attached>,
     },
 }

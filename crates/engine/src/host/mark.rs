@@ -213,7 +213,7 @@ impl Volume {
         }
     }
 
-    /// Whether a path must wait for those before it: at the start the first of a volume's paths that
+    /// Whether a path must wait for those before it: at the start the first path of a volume that
     /// can be had says what it is (T31), not the one that was the fastest this time. The volume
     /// isn't ready before all were tried anyway.
     fn awaits_turn(&self, at: PathIndex) -> bool {
@@ -277,7 +277,7 @@ impl Sessions<'_> {
     pub(super) fn take_turns(&mut self, now_ns: u64) {
         for at in self.volume.paths.indexes() {
             let session = self.volume.paths.get_mut(at).map(|it| &mut it.session);
-            // What was put aside of a path is looked at again.
+            // Facts of a path that were put aside are looked at again.
             if let Some(session) = session.filter(|it| it.is_open(Role::Admin))
                 && let Some(it) = session.look_again()
             {

@@ -215,7 +215,7 @@ impl VolumeIo<'_> {
         }
     }
 
-    /// What waits for a path, or for a lost controller to flush, fails.
+    /// Fails all that waits for a path, or for a lost controller to flush.
     fn fail_queued(&mut self, now_ns: u64) {
         while let Some(index) = self.volume.waits.pop_queued(&mut self.on.ios) {
             self.end(index, self.volume.without_path(), NO_PATH, now_ns);
@@ -223,7 +223,7 @@ impl VolumeIo<'_> {
         self.fail_waiting_flushes(now_ns);
     }
 
-    /// What waits for a lost controller to flush, fails.
+    /// Fails flushes that wait for a lost controller.
     pub(super) fn fail_waiting_flushes(&mut self, now_ns: u64) {
         while let Some(index) = self.volume.waits.pop_flush(&mut self.on.ios) {
             self.fail_flush(index, now_ns);

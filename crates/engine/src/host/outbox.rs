@@ -1,4 +1,4 @@
-//! What the engine hands out: events for its owner, outputs and times for its reactor.
+//! Output of the engine: events for its owner, outputs and times for its reactor.
 use super::connections::{PathSession, Role};
 use super::outputs::Outputs;
 use super::timers::Timers;

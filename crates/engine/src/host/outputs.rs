@@ -1,4 +1,4 @@
-//! What the engine wants done, in order, and which connections have something to send.
+//! Work that the engine wants done, in order, and which connections have something to send.
 //!
 //! # Limits
 //! Sized at construction: a connection is named once for sending however often it asks, is opened

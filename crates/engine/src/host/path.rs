@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use multipath::Head;
 use policy::PathIndex;
 
-/// What every command to the namespace needs.
+/// Facts that every command to the namespace needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Target {
     pub nsid: u32,
@@ -23,7 +23,7 @@ pub(super) struct Target {
     pub crdt: [u16; 3],
 }
 
-/// What is known of a path's controller and namespace.
+/// Known facts of a path's controller and namespace.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// As learnt by core 0. `None`: nothing yet, or a device.
@@ -40,7 +40,7 @@ pub(super) struct Known {
     pub is_read_again: bool,
 }
 
-/// What a path failed on this core.
+/// Errors of a path on this core.
 pub(super) struct PathErrors {
     /// Lines about damage on the way, by direction.
     pub damage_lines: [Seldom; 2],
@@ -72,7 +72,7 @@ pub(super) struct Probing {
     pub renewals: u8,
     /// How long the last answered probe of an idle time took, ns; 0: there was none.
     pub probe_took_ns: u64,
-    /// What its probes repeat.
+    /// I/Os that its probes repeat.
     pub suspect: Suspect,
     /// A probe on its probation was not answered, and that was reported: until its probation is
     /// over, that it is lost and live again and again is not.
@@ -91,7 +91,7 @@ pub(super) struct Path {
     pub kind: PathKind,
     /// Its connections, and where its association stands.
     pub session: PathSession,
-    /// What is known of its controller and namespace.
+    /// Known facts of its controller and namespace.
     pub known: Known,
     /// I/Os on this path, oldest first.
     pub lane: Lane,
@@ -102,7 +102,7 @@ pub(super) struct Path {
     pub abort_queue: AbortQueue,
     /// Core 0: questions about holes that its controller has not answered.
     pub questions: Vec<u64>,
-    /// What its controller may have in its cache only.
+    /// Writes that its controller may have in its cache only.
     pub cache: CacheState,
     /// Probes, and what they are for.
     pub probing: Probing,
@@ -113,11 +113,11 @@ pub(super) struct Path {
     pub letting_go: bool,
     /// It can't be beside another path.
     pub refused: bool,
-    /// What it failed, and its user was told.
+    /// Its errors that its user was told.
     pub errors: PathErrors,
 }
 
-/// What a path failed, or did not answer, since it was last well.
+/// I/Os that a path failed, or did not answer, since it was last well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Suspect {
     /// Bytes of the longest read; 0: none.
@@ -138,7 +138,7 @@ impl Suspect {
     }
 }
 
-/// What users, or the engine for them, have decided about a path. Changed by
+/// Decision of users, or of the engine for them, about a path. Changed by
 /// [`Path::set_admin_state`] alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AdminState {
@@ -225,7 +225,7 @@ impl Path {
         self.admin_state = to;
     }
 
-    /// What the other cores are told of it.
+    /// News of it for the other cores.
     pub(super) fn news(&self, what: PathEvent) -> PathNews {
         PathNews::Of(self.volume, self.index, what)
     }

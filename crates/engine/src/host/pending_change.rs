@@ -99,7 +99,7 @@ pub(super) struct PendingChange {
     pub failure: Option<String>,
 }
 
-/// What a change of a path goes by.
+/// State by which a change of a path goes on.
 pub(super) struct PathView<'a> {
     pub path: &'a Path,
     pub volume: &'a Volume,
@@ -109,14 +109,14 @@ pub(super) struct PathView<'a> {
     pub needs_flush: bool,
 }
 
-/// What a change of a volume goes by.
+/// State by which a change of a volume goes on.
 pub(super) struct VolumeView<'a> {
     pub paths: Vec<&'a Path>,
     /// Changes of its paths are under way.
     pub is_changing: bool,
 }
 
-/// What is to be done now for a change.
+/// Next action for a change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Nothing before something else happens.
@@ -238,7 +238,7 @@ impl PendingChange {
         late
     }
 
-    /// What a change of a path does that no longer has its place on this core.
+    /// Action of a change of a path that no longer has its place on this core.
     pub(super) fn next_without_path(&self) -> Next {
         match self.stage {
             ChangeStage::Forget if self.cores_left == 0 => Next::Freed,
@@ -247,7 +247,7 @@ impl PendingChange {
         }
     }
 
-    /// What a change of a path does next.
+    /// Next action of a change of a path.
     pub(super) fn next_of_path(&mut self, view: &PathView<'_>, now_ns: u64) -> Next {
         let path = view.path;
         let lost = path.session.state().is_lost();
@@ -371,7 +371,7 @@ impl PendingChange {
         Next::Forget(self.result())
     }
 
-    /// What a path that is taken back is to do.
+    /// Change that a path makes when one is taken back.
     pub(super) fn before(&self) -> What {
         if self.was_draining {
             What::Drain
@@ -384,7 +384,7 @@ impl PendingChange {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// What a change of a volume does next.
+    /// Next action of a change of a volume.
     pub(super) fn next_of_volume(&mut self, view: &VolumeView<'_>, now_ns: u64) -> Next {
         // It goes on however late it is, and is not called again for that.
         let late = self.is_late(now_ns);
@@ -441,12 +441,12 @@ pub(super) enum Changing {
     Volume(u16),
 }
 
-/// What this core has yet to do for a change.
+/// Work that this core has left for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangeStep {
     /// A new path, or volume, can take I/O.
     Reach,
-    /// What a path had has ended.
+    /// All I/O of a path has ended.
     Drain,
     /// A path's queue's connection is over.
     CloseQueue,
@@ -461,7 +461,7 @@ pub(super) struct ConfigChanges {
     pending: Vec<PendingChange>,
     /// Core 0: the last order's number.
     last_serial: u32,
-    /// What core 0 waits for, and by which order: a later one replaces it.
+    /// The answers that core 0 waits for, and by which order: a later one replaces it.
     steps: BTreeMap<Changing, (ChangeStep, u32)>,
 }
 

@@ -70,7 +70,8 @@ fn probe_len(path: &Path) -> u32 {
     path.probing.suspect.read.min(PROBE_LEN_MAX).max(block)
 }
 
-/// What may put paths on probation in an engine that has so many I/Os, and this memory of its own.
+/// Conditions that put paths on probation in an engine that has so many I/Os, and this memory of
+/// its own.
 pub(super) fn limits(limits: Limits, io_max: u32, scratch: Span) -> Limits {
     match hedge::spare(io_max, scratch) {
         0 => Limits::OFF,
@@ -304,8 +305,8 @@ impl VolumeIo<'_> {
         }
     }
 
-    /// What a path has not yet begun needn't wait for it, once each; but a flush, which is of this
-    /// very controller (T13).
+    /// A change that a path has not yet begun needn't wait for it, once each; but a flush, which is
+    /// of this very controller (T13).
     pub(super) fn move_waiting(&mut self, at: PathIndex, now_ns: u64) {
         let first = self.volume.paths[at].lane.waiting();
         let waiting = core::iter::successors(first, |&index| self.on.ios.next(index));

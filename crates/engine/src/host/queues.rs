@@ -68,8 +68,8 @@ impl Volume {
         paths.any(|path| path.is_live() && !path.has_queue() && self.head.is_open(path.index))
     }
 
-    /// Number of the I/O queue on a path that one of so many cores has on it; `None`: it has none, or the
-    /// controller is not known.
+    /// Number of the I/O queue that one of so many cores has on a path; `None`: it has none, or
+    /// the controller is not known.
     pub(super) fn queue_of(&self, at: PathIndex, core: u16, cores: u16) -> Option<u16> {
         let granted = self.paths[at].known.facts.as_ref()?.controller.io_queues;
         let home = self.recovery.home.unwrap_or(self.number) % cores.max(1);
@@ -102,8 +102,8 @@ impl Volume {
 }
 
 impl Sessions<'_> {
-    /// A path is live whose queues are other cores'. What this core had acknowledged there is known
-    /// to them since the path was lost, and their flushes cover it.
+    /// A path is live whose queues are other cores'. The writes that this core acknowledged there
+    /// are known to them since the path was lost, and their flushes cover it.
     pub(super) fn live_without_queue(&mut self, at: PathIndex, now_ns: u64) {
         self.volume.paths[at].cache.all_flushed();
         self.live(at, now_ns);

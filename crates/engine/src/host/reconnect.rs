@@ -106,7 +106,7 @@ impl Volume {
 }
 
 impl Sessions<'_> {
-    /// What another core says of a path.
+    /// Handles another core's event of a path.
     pub(super) fn handle_path_event(&mut self, at: PathIndex, event: PathEvent, now_ns: u64) {
         match event {
             PathEvent::Lost { renewal } => {
@@ -285,7 +285,7 @@ impl HostEngine {
         }
     }
 
-    /// What waits in a volume, and why.
+    /// I/O that waits in a volume, and why.
     pub fn hold_stats(&self, volume: u16) -> super::HoldStats {
         let Some(it) = self.volumes.get(usize::from(volume)) else {
             return super::HoldStats::default();

@@ -1,10 +1,10 @@
-//! What a volume does about paths that fail: its knobs, and what they have led to.
+//! Rules of a volume for paths that fail: its knobs, and what they have led to.
 use super::types::HostEvent;
 use super::{HostEngine, probation};
 use multipath::AnaUse;
 use multipath::health::Limits;
 
-/// What becomes of writes whose path was lost before it answered (T9).
+/// Fate of writes whose path was lost before it answered (T9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteFailover {
     /// They are held until the lost controller can't execute them any more.
@@ -14,7 +14,7 @@ pub enum WriteFailover {
     Immediate,
 }
 
-/// What a volume does about failing paths. Made by `default()` or [`Recovery::NONE`], then changed.
+/// Rules of a volume for failing paths. Made by `default()` or [`Recovery::NONE`], then changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
     /// Lost paths are connected again, and I/O survives them.
@@ -44,7 +44,7 @@ pub struct Recovery {
     /// Longest wait of a flush for a lost controller with unflushed writes (T13). 60 s: longer than
     /// a target takes to restart, shorter than people take to reboot.
     pub flush_timeout_ns: u64,
-    /// What puts a path on probation. Off in [`Recovery::NONE`].
+    /// Conditions that put a path on probation. Off in [`Recovery::NONE`].
     pub health: Limits,
     /// Use of non-optimized paths; `None`: strict, but merge for weighted-latency (T44).
     pub ana: Option<AnaUse>,
@@ -180,7 +180,7 @@ pub struct HoldStats {
     pub held: u32,
     /// When the oldest of them was submitted, ns; `None`: none.
     pub held_since_ns: Option<u64>,
-    /// What that one waits for.
+    /// Reason why that one waits.
     pub reason: Option<HoldReason>,
     /// Of the held ones, those that wait for the end of what the engine before this one had sent.
     pub gated: u32,

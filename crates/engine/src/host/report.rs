@@ -39,7 +39,7 @@ pub(super) fn closed(session: &SessionState, role: Role, opened: bool, why: Clos
     ended(what, opened, why)
 }
 
-/// What has become of a connection, and why; `opened`: it was up.
+/// Line for the end of a connection, and why; `opened`: it was up.
 pub(crate) fn ended(what: &str, opened: bool, why: Closed) -> String {
     match why {
         Closed::ByPeer => format!("{what}: the target closed it; see the target's log"),
@@ -57,7 +57,7 @@ pub(crate) fn ended(what: &str, opened: bool, why: Closed) -> String {
     }
 }
 
-/// What Linux error numbers of connections mean, and what to do.
+/// Meaning of Linux error numbers of connections, and what to do.
 fn os_error(errno: i32) -> (&'static str, &'static str) {
     match errno {
         1 | 13 => ("not permitted", "check the firewall"),
@@ -171,7 +171,7 @@ pub(super) fn stays_lost(volume: &str, path: &Path, tried_ns: u64) -> String {
     }
 }
 
-/// What the last line about a lost path says behind its name; empty: there was none.
+/// Text of the last line about a lost path behind its name; empty: there was none.
 pub(super) fn last_reported(path: &Path) -> &str {
     let last = path.session.comeback.line.split_once(path.uri.as_str());
     last.map_or("", |(_, why)| why.trim_start_matches(": "))

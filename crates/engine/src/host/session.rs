@@ -160,7 +160,7 @@ impl Volume {
         out.report(HostEvent::Ready(self.number, info));
     }
 
-    /// What its paths show together may have changed.
+    /// The identity that its paths show together may have changed.
     fn refresh(&mut self, out: &mut Outbox) {
         let Some(ready) = &mut self.ready else {
             return; // `settle` takes what they show then
@@ -274,7 +274,7 @@ impl Sessions<'_> {
                 Some(AdminEvent::Changed(namespaces)) => {
                     self.relearnt(at, &namespaces, now_ns);
                 }
-                // Nobody asked for discovery here.
+                // No user asked for discovery here.
                 Some(AdminEvent::Discovery(_)) => {}
                 Some(AdminEvent::Paused(until_ns)) => {
                     self.volume.paths[at].pause(until_ns, &mut self.on.out);
@@ -483,7 +483,7 @@ impl Sessions<'_> {
         false
     }
 
-    /// What a path shows has changed; false: it is no longer the same namespace.
+    /// The identity that a path shows has changed; false: it is no longer the same namespace.
     pub(super) fn changed(&mut self, at: PathIndex, shown: Shown, now_ns: u64) -> bool {
         let refused = match self.volume.head.changed(at, shown) {
             Ok(resized) => {
@@ -592,7 +592,7 @@ pub(super) fn namespace(controller: &ControllerInfo, namespace: &NamespaceInfo) 
     }
 }
 
-/// What a path shows, in the volume's words.
+/// Identity that a path shows, in the volume's words.
 fn shown(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Shown {
     let shift = namespace.block_shift;
     let bytes = |blocks: u32| (u64::from(blocks) << shift.min(31)).min(u32::MAX.into()) as u32;
@@ -636,7 +636,7 @@ fn shown(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Shown {
     }
 }
 
-/// What its commands need to know.
+/// Facts that its commands need.
 fn target(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Target {
     Target {
         nsid: namespace.nsid,

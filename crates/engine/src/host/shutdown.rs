@@ -3,7 +3,7 @@
 //! # States
 //! running → serving (the time to drain counts, I/O is taken) → draining (none is taken) → orderly
 //! (queues close, controllers are shut down) → aborting (connections are aborted) → stopped.
-//! What is done in each is in `stop`.
+//! The work of each is in `stop`.
 use multipath::Outcome;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,8 +22,8 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    /// Whether the engine may get from here to `to`: forwards only. What does not end in order in
-    /// time is aborted, and I/O has ended before any connection is closed.
+    /// Whether the engine may get from here to `to`: forwards only. I/O that does not end in order
+    /// in time is aborted, and I/O has ended before any connection is closed.
     fn leads_to(self, to: Self) -> bool {
         match to {
             Self::Running => false,

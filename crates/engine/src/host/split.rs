@@ -2,8 +2,8 @@
 //!
 //! The slot of such an I/O carries one piece after the other; while slots are free, *helpers* carry
 //! further ones beside it. Each piece goes the whole way of an I/O: path, hold, failover, FUA,
-//! sample. What was cut for a wider path and must go to a narrower one is cut again, and its parts
-//! go one after the other in the slot that it has.
+//! sample. An I/O that was cut for a wider path and must go to a narrower one is cut again, and its
+//! parts go one after the other in the slot that it has.
 //!
 //! # Contract
 //! Pieces are cut in order of offset, with the limits that hold at that moment: never larger than
@@ -15,11 +15,11 @@
 //! Order (T9). A change that is cut is in the table of held writes, with its whole range, from its
 //! beginning to its end. So a newer change that overlaps it waits until all of it has ended, also
 //! while a piece of it is held or not yet cut; and it begins only when no older entry overlaps it,
-//! and stays first from then on. What was given to a path before it began is under way together
+//! and stays first from then on. A write given to a path before it began is under way together
 //! with it and has no order, as between any two writes under way together. A piece needs no entry
 //! of its own: no two pieces overlap, and whoever overlaps one overlaps the whole.
 //!
-//! Durability (T13). What a controller had in its cache may be given up after it has done a piece:
+//! Durability (T13). A controller may give up its cache after it has done a piece:
 //! the flush that fails for that says nothing of an I/O that has not ended. So a change that ends
 //! after that is done again, all of it, before anybody hears of its end.
 //!

@@ -1,7 +1,7 @@
-//! What an answer means for the volume: the one table from status codes to [`Outcome`].
+//! Meaning of an answer for the volume: the one table from status codes to [`Outcome`].
 //!
 //! A route that failed is a path error whatever its Do Not Retry bit says: that bit ends what is
-//! tried on this path (T3), and another one may do it (T2). What may pass by itself is
+//! tried on this path (T3), and another one may do it (T2). An error that may pass by itself is
 //! [`Outcome::Busy`] unless the controller forbids to try again; the wait it asks for is looked up
 //! in its own table (T1). Where it forbids that, a transfer that failed is a matter of this route,
 //! and all else an error: another path leads to the same controller's data.

@@ -2,11 +2,11 @@
 //! within bounds.
 //!
 //! While I/O drains everything goes on as usual: held writes wait for proof or bound, lost paths
-//! are connected again. What has not ended when that time is over fails with
+//! are connected again. I/O that has not ended when that time is over fails with
 //! [`Outcome::Stopped`], and its owner is told how much that was.
 //!
 //! Before a queue closes, its controller flushes what it acknowledged: one that is shut down in
-//! order should keep that by itself, and not all do. Whoever didn't flush, or is lost with such
+//! order should keep that by itself, and not all do. A path that didn't flush, or is lost with such
 //! writes, is named to the owner, so that the next engine's flush covers it (T13).
 use super::cache::FinalFlush;
 use super::connections::{Link, Role};
@@ -24,7 +24,7 @@ use policy::PathIndex;
 impl Path {
     /// Flushes what it acknowledged before it ends; whether that is under way.
     fn flush_before_close(&mut self, on: &mut PathContext<'_>, now_ns: u64) -> bool {
-        // Nobody waits for what is left in a lane then: copies of reads that ended.
+        // No client waits for what is left in a lane then: copies of reads that ended.
         let ended = self.lane.is_empty() || on.ios.active() == 0;
         if self.is_live()
             && self.cache.final_flush() == FinalFlush::None
@@ -55,7 +55,7 @@ impl Sessions<'_> {
             return;
         }
         if !path.lane.is_empty() {
-            // Nobody waits for what is left: copies of reads that ended.
+            // No client waits for what is left: copies of reads that ended.
             if on.ios.active() == 0 {
                 path.session.close(Role::Io, true, on.out, now_ns);
             }
@@ -161,7 +161,7 @@ impl HostEngine {
         }
     }
 
-    /// The time to drain is over. What waits fails now, what a queue has when its connection is
+    /// The time to drain is over. Waiting I/O fails now, I/O of a queue when its connection is
     /// closed; a local device keeps its I/O until it ends it.
     fn fail_unfinished(&mut self, now_ns: u64) {
         for volume in (0..).take(self.volumes.len()) {
@@ -196,8 +196,8 @@ impl HostEngine {
 
     /// Says which writes may still be in caches only.
     fn report_unflushed(&mut self) {
-        // What left by force and no flush has failed for yet: the next engine's flush says so, or
-        // covers it.
+        // Writes of paths that left by force, and for which no flush has failed yet: the next
+        // engine's flush says so, or covers it.
         for (volume, it) in (0..).zip(&mut self.volumes) {
             let line = it.losses.take_pending();
             if let Some(line) = line.filter(|_| it.recovery.enabled) {

@@ -1,4 +1,4 @@
-//! What a host engine is made of, what is asked of it, and what it tells.
+//! Configuration of a host engine, its requests, and its events.
 use super::change::{Change, Changed, Order};
 pub use super::kind::{Attached, PathKind};
 use super::recovery::Recovery;
@@ -17,7 +17,7 @@ use policy::limits::PATHS_MAX;
 pub struct PathConfig {
     /// As the user wrote it; used in errors and statistics.
     pub uri: String,
-    /// What it is.
+    /// Its kind.
     pub kind: PathKind,
     /// NUMA distance from this core (smaller is nearer).
     pub distance: u32,
@@ -49,11 +49,11 @@ pub struct VolumeConfig {
     pub knobs: policy::Knobs,
     /// Paths, 1…64.
     pub paths: Vec<PathConfig>,
-    /// What is done about paths that fail.
+    /// Rules for paths that fail.
     pub recovery: Recovery,
 }
 
-/// What a host engine is made of.
+/// Configuration of a host engine.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
     /// This core, 0…; core 0 owns the admin connections.
@@ -85,7 +85,7 @@ pub struct HostConfig {
 pub struct ConfigError {
     /// Field.
     pub field: &'static str,
-    /// What would be right.
+    /// Correction of the mistake.
     pub why: &'static str,
 }
 
@@ -209,7 +209,7 @@ pub(super) fn has_blocks(path: &PathConfig) -> bool {
     }
 }
 
-/// What is asked of a volume.
+/// Operation on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoOp {
     /// Read into the span.
@@ -236,7 +236,7 @@ pub enum IoOp {
 pub struct Io {
     /// Volume index.
     pub volume: u16,
-    /// What to do.
+    /// Operation to do.
     pub op: IoOp,
     /// First byte; a multiple of the block size.
     pub offset: u64,
@@ -250,7 +250,7 @@ pub struct Io {
     pub cookie: u64,
 }
 
-/// What is known of an I/O beside what it is.
+/// Hints about an I/O beside its range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
     /// By this path, if the volume's head would use it now and nothing keeps it from going at once.
@@ -322,7 +322,7 @@ pub const NO_PATH: PathIndex = PathIndex(u8::MAX);
 pub struct IoDone {
     /// As submitted.
     pub cookie: u64,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: multipath::Outcome,
     /// The path that served it; [`NO_PATH`] if it reached none. Of an I/O that was cut: that of the
     /// first piece that failed, else of the last one.
@@ -339,7 +339,7 @@ pub struct VolumeInfo {
     pub bytes: u64,
     /// log2 of the logical block size.
     pub block_shift: u8,
-    /// Largest single I/O that reads or writes, bytes. What one command carries is less, and
+    /// Largest single I/O that reads or writes, bytes. A single command carries less, and
     /// changes with the paths: `Volume::limits`.
     pub transfer_max: u32,
 }
@@ -372,7 +372,7 @@ pub struct ReconnectWait {
     pub in_doubt: bool,
 }
 
-/// What a host engine tells its owner.
+/// Events of a host engine for its owner.
 #[derive(Clone, Debug)]
 pub enum HostEvent {
     /// An I/O ended.
@@ -417,7 +417,7 @@ pub enum HostEvent {
     /// it.
     Opened(u16, u64, Box<multipath::Namespace>),
     /// The time to drain is over: so many changes of data and other I/Os of a volume had not ended
-    /// and fail. What became of the changes is not known.
+    /// and fail. The result of the changes is not known.
     Unfinished {
         /// Volume index.
         volume: u16,
@@ -430,7 +430,7 @@ pub enum HostEvent {
     /// were not flushed: one line for each. The flush of whoever uses the volume next must cover
     /// them ([`Recovery::unclean_stop_ns`]). Before `Output::Stop`, or [`HostEvent::Removed`].
     Unflushed(u16, String),
-    /// What [`Recovery::unreported_loss`] is for the engine after this one, from now on.
+    /// Value of [`Recovery::unreported_loss`] for the engine after this one, from now on.
     Loss(u16, bool),
     /// Something about a volume that its user should know; rate limited.
     Warning(u16, String),
@@ -457,7 +457,7 @@ pub enum HostEvent {
     Report(PathNews),
 }
 
-/// What core 0 learnt of one path and the others need to open their queues.
+/// Facts that core 0 learnt of one path and the others need to open their queues.
 #[derive(Clone, Debug)]
 pub struct PathFacts {
     /// Volume index.
@@ -470,7 +470,7 @@ pub struct PathFacts {
     pub namespace: nvme::host::NamespaceInfo,
 }
 
-/// What of a path is in doubt, and must be read again before it is used.
+/// Facts of a path that are in doubt, and must be read again before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// The state of its ANA group.
@@ -479,7 +479,7 @@ pub enum Doubt {
     Namespace,
 }
 
-/// What cores tell each other.
+/// Messages between cores.
 #[derive(Clone, Debug)]
 pub enum PathNews {
     /// A path is there, or its facts have changed.
@@ -497,7 +497,7 @@ pub enum PathNews {
     },
 }
 
-/// What cores tell each other of a path.
+/// Messages between cores about a path.
 #[derive(Clone, Debug)]
 pub enum PathEvent {
     /// Its association is over.
@@ -613,8 +613,8 @@ pub enum HostControl {
     /// [`HostEvent::Warning`].
     Policy(u16, policy::Policy, policy::Knobs),
     /// Change what a volume does about paths that fail: its times, repetitions and what puts a path
-    /// on probation. All else is as when the volume was made. What can't be changes nothing and is
-    /// answered by a [`HostEvent::Warning`].
+    /// on probation. All else is as when the volume was made. An impossible change does nothing and
+    /// is answered by a [`HostEvent::Warning`].
     Recovery(u16, Recovery),
     /// Relative throughput of a path, 0…100, for `service-time`.
     Throughput(u16, PathIndex, u8),
@@ -622,7 +622,7 @@ pub enum HostControl {
     Distance(u16, PathIndex, u32),
     /// The name of a volume in lines about it.
     Rename(u16, String),
-    /// What has not ended so many ns from now fails with [`multipath::Outcome::Stopped`]; until
+    /// I/O that has not ended so many ns from now fails with [`multipath::Outcome::Stopped`]; until
     /// then I/O is taken as before. Said again, the earlier time counts.
     Drain(u64),
     /// To core 0: a change of paths or volumes, that may take `wait_ns`; answered once, by
@@ -630,7 +630,7 @@ pub enum HostControl {
     Change {
         /// Comes back.
         ticket: u64,
-        /// What is to change.
+        /// The change.
         change: Change,
         /// How long it may take, ns.
         wait_ns: u64,

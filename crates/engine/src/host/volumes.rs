@@ -67,9 +67,9 @@ pub struct Volume {
     pub(super) recovery: Recovery,
     state: VolumeState,
     pub(super) leg: LegRole,
-    /// What another engine acknowledged here may be in caches: the mirror says so.
+    /// Writes that another engine acknowledged here may be in caches: the mirror says so.
     pub(super) left_unflushed: bool,
-    /// What fails is not tried again.
+    /// A failed I/O is not tried again.
     pub(super) is_cut: bool,
     /// While no path is usable.
     pub(super) outage: Outage,
@@ -83,7 +83,7 @@ pub struct Volume {
     pub(super) totals: HoldStats,
     /// Acknowledged writes that may be lost.
     pub(super) losses: Losses,
-    /// What became of second copies of reads.
+    /// Counters of second copies of reads.
     pub(super) hedged: HedgeStats,
     /// While somebody asks why its I/O goes where it goes.
     pub(super) explain: Option<Box<Explain>>,
@@ -167,7 +167,7 @@ fn gone(at: PathIndex) -> ! {
     unreachable!("path {} is not there", at.0)
 }
 
-/// What a path works with: parts of its volume, and what all volumes share.
+/// Context of a path: parts of its volume, and what all volumes share.
 pub(super) struct PathContext<'a> {
     /// Of the volume.
     pub(super) name: &'a str,
@@ -198,7 +198,7 @@ impl PathContext<'_> {
     }
 }
 
-/// What holds of a volume that is ready, now.
+/// Present facts of a volume that is ready.
 pub(super) struct Ready {
     pub(super) info: VolumeInfo,
     pub(super) limits: IoLimits,

@@ -266,8 +266,8 @@ impl Volume {
         }
     }
 
-    /// Ends an I/O that is in no lane any more, not well. What is blocked by it fails as well, so
-    /// nothing is released; and a write before it that ends later must not find it.
+    /// Ends an I/O that is in no lane any more, not well. An I/O that is blocked by it fails as
+    /// well, so nothing is released; and a write before it that ends later must not find it.
     fn fail_wait(&mut self, ios: &mut IoTable, index: u32, now_ns: u64) {
         self.forget_explained(ios.token(index));
         if let Some(place) = ios.fail(index, now_ns) {
@@ -387,7 +387,7 @@ impl VolumeIo<'_> {
         if self.is_taken_back(index, now_ns) {
             return;
         }
-        // What it waits for from now on is not `from`.
+        // Its reason to wait from now on is not `from`.
         let it = &mut *self.volume;
         it.note_cost(&mut self.on.ios, &self.on.standstills, index, now_ns);
         let lost = it.paths.get(from).is_none_or(|it| !it.is_live());
@@ -445,7 +445,7 @@ impl VolumeIo<'_> {
 
     /// Places what waits for a usable path, as far as there is one.
     pub(super) fn release(&mut self, now_ns: u64) {
-        // What finds none goes to the end of the queue; each is tried once.
+        // An I/O that finds none goes to the end of the queue; each is tried once.
         for _ in 0..self.volume.waits.queued(&self.on.ios) {
             if !self.volume.head.is_usable() {
                 return; // none is usable, or no longer
@@ -489,7 +489,7 @@ impl VolumeIo<'_> {
         let path = self.volume.paths[at].index;
         let mut next = self.volume.fence.first_held(path);
         while let Some(index) = next {
-            // What goes on is not held again here: its association is over.
+            // An I/O that goes on is not held again here: its association is over.
             next = self.on.ios.next(index);
             if self.on.ios.get(index).state().is_due(now_ns) {
                 self.on.ios.exclude_wait(index, now_ns);

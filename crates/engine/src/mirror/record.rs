@@ -3,9 +3,9 @@
 //! # Contract
 //! A lineage is recorded durably before its first event is written to a leg: until then changes
 //! wait. From then on the record follows the legs that are in sync, and the clean stop; nothing
-//! waits for that. Where the mirror stops before that event, the record before counts again. What a
-//! start by itself shows is recorded too, once the owner's record is on all its legs in sync: no
-//! newer state can be elsewhere, and no other host's record counts any more.
+//! waits for that. Where the mirror stops before that event, the record before counts again. The
+//! state that a start by itself shows is recorded too, once the owner's record is on all its legs
+//! in sync: no newer state can be elsewhere, and no other host's record counts any more.
 //!
 //! A start for which a leg is missing that had everything asks for the record, once per decision,
 //! and is decided by it ([`decide`]); unless the leg comes meanwhile, or a user says what to do.

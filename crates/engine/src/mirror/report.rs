@@ -441,7 +441,7 @@ impl MirrorDevice {
     /// Once a turn: which legs can be reached, and which may have lost what they acknowledged: what
     /// is in such a leg's cache has its intents set, so it leaves, and gets that again (T13), also
     /// by another path than the one that is lost: the last leg, which stays, has no other source.
-    /// Who is just being rebuilt from that begins anew.
+    /// A leg that is just being rebuilt from that one begins anew.
     pub fn inspect_legs(&mut self, below: &mut BackEndsMut<'_>, now_ns: u64) {
         if matches!(self.phase, Phase::Running(_)) {
             self.inspect_bounds(below.host, now_ns);

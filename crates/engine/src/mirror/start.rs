@@ -42,7 +42,7 @@ pub(super) struct Starting {
     legs: Vec<u8>,
     /// The wishes by which that was decided: later ones of a user were not considered (T45).
     wishes: Wishes,
-    /// What the program's record says of the mirror.
+    /// The program's record of the mirror.
     pub evidence: Asked,
 }
 

@@ -96,7 +96,7 @@ pub enum RecordRequest {
     /// Keep it durably, in place of the one before: answered by [`MirrorOrder::Recorded`],
     /// if it was. Those of one mirror are kept in order.
     Keep(Record),
-    /// What a start by itself shows, with all legs or not: kept if it
+    /// State that a start by itself shows, with all legs or not: kept if it
     /// [replaces](Record::replaces) what was kept before; nothing waits for it.
     Started(Record, bool),
     /// The mirror has stopped, and the lineage of this record, which was to be kept, never began:

@@ -56,7 +56,7 @@ pub(super) struct Command {
     pub(super) connection: u32,
     pub(super) token: u32,
     pub(super) stage: Stage,
-    /// What to do, once it is known (all data has arrived).
+    /// Work to do, once it is known (all data has arrived).
     pub(super) action: Action,
     /// As it was when the command came; `None` = all of them (Flush).
     pub(super) namespace: Option<Namespace>,
@@ -98,7 +98,7 @@ impl Command {
         }
     }
 
-    /// What it needs a buffer for.
+    /// Purpose of its buffer.
     pub(super) fn purpose(&self) -> Purpose {
         if self.in_capsule {
             Purpose::InCapsule

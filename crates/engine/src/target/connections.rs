@@ -53,7 +53,7 @@ enum State {
 /// How far the end of the target is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// Nobody has asked.
+    /// No host has asked.
     No,
     /// Connections are closing in order; at that time they are cut off.
     Closing { until_ns: u64 },
@@ -271,7 +271,7 @@ impl TargetEngine {
         self.subsystem
             .handle_closed(nvme::controller::ConnId(conn.0), now_ns);
         self.discard(conn.0, until_keep_alive, now_ns);
-        // What is still to be said of it must not reach the next of its number.
+        // Messages about it that are still due must not reach the next of its number.
         self.outputs.retain(|output| match output {
             Output::Transmit(of) | Output::Resume(of) | Output::Close { conn: of, .. } => {
                 *of != conn
@@ -281,7 +281,7 @@ impl TargetEngine {
         self.free_if_over(conn.0);
     }
 
-    /// What has not begun of a connection's commands ends, or is late.
+    /// A command of a connection that has not begun ends, or is late.
     fn discard(&mut self, number: u32, until_keep_alive: bool, now_ns: u64) {
         while let Some(slot) = self.pool.withdraw(number, &self.commands) {
             match self.commands[slot].stage {

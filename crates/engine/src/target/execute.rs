@@ -214,7 +214,7 @@ impl TargetEngine {
         let goes_on = request(id, command, &self.namespaces).is_some();
         let conn = ConnId(command.connection);
         match result {
-            // What is left of it has no place in the order yet, and its host may have changed the
+            // The rest of it has no place in the order yet, and its host may have changed the
             // same blocks over another connection by then (T9).
             Ok(()) if goes_on && !self.connections.is_open(conn) => {
                 self.finish(id, Status::SQ_DELETION, now_ns);
@@ -281,7 +281,7 @@ impl TargetEngine {
         }
     }
 
-    /// Nobody refers to a command or its buffer any more.
+    /// No host refers to a command or its buffer any more.
     fn released(&mut self, connection: u32, token: u32) {
         let Some(slot) = self.commands.find(connection, token) else {
             return;
@@ -311,7 +311,7 @@ impl TargetEngine {
     }
 }
 
-/// What a command wants of a device in its present step.
+/// Request of a command's present step to a device.
 fn request(slot: u32, command: &Command, namespaces: &[Namespace]) -> Option<DeviceRequest> {
     let step = command.step as usize;
     let own = command.namespace.as_ref();

@@ -1,4 +1,4 @@
-//! What goes wrong at a port on purpose, and when.
+//! Faults of a port on purpose, and their times.
 //!
 //! Decides from a port's [`Faults`], the commands that pass and a seeded generator: which
 //! connection is dropped, which command gets an error status or hangs, which write is held, and

@@ -251,7 +251,7 @@ impl TargetEngine {
         self.log.pop()
     }
 
-    /// What the command of a request does.
+    /// Action of the command of a request.
     pub(crate) fn action(&self, id: u32) -> Action {
         self.commands[id].action
     }

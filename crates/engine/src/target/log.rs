@@ -1,4 +1,4 @@
-//! What happens to connections, in words for people: a ring that one core fills and one thread
+//! Log of connections, in words for people: a ring that one core fills and one thread
 //! reads.
 //!
 //! # Contract

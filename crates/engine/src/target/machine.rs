@@ -40,7 +40,7 @@ impl Machine for TargetEngine {
 
     fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
         self.end_overdue(now_ns);
-        // What was being received when the connection was told to close begins nothing (T9).
+        // A PDU that was being received when the connection was told to close begins nothing (T9).
         if self.connections.is_open(conn) {
             self.moved(conn, len, now_ns);
             self.subsystem.handle_payload(id(conn), len, crc, now_ns);

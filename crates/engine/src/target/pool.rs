@@ -12,7 +12,8 @@
 //!   that fits may have it too: only its host's reading keeps it. So one who comes while all else
 //!   is taken is served, one command at a time, and by that shows that it moves.
 //!
-//! Who can't be served waits in the order of asking on its connection; the connections take turns.
+//! A request that can't be served waits in the order of asking on its connection; the connections
+//! take turns.
 //!
 //! # Origin
 //! The shares are the dynamic thresholds of shared-memory switches (Choudhury and Hahne, 1998),
@@ -25,7 +26,7 @@ use crate::motion::Motion;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// What a buffer is for; in the order in which a connection's own requests are served.
+/// Purpose of a buffer; in the order in which a connection's own requests are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Data inside a capsule: until it has a buffer the connection's stream stands still.
@@ -281,8 +282,8 @@ impl Pool {
         None
     }
 
-    /// What must be free before one of a connection's waiting commands can be served from what is
-    /// shared, as things are with it.
+    /// Memory that must be free before one of a connection's waiting commands can be served from
+    /// what is shared, as things are with it.
     fn note_need(&mut self, connection: u32, commands: &Commands, now_ns: u64) {
         let account = &self.accounts[connection as usize];
         let firsts = account.waiting.iter().filter_map(Queue::first);
@@ -295,12 +296,12 @@ impl Pool {
     fn may_take(&self, account: &Account, len: u32, now_ns: u64) -> bool {
         let holding = account.held_bytes + Buddy::block_bytes(len);
         let free = self.buddy.free_bytes();
-        // Who moves is asked for only where that counts.
+        // Whether connections move data is asked for only where that counts.
         holding + self.kept <= free
             || (holding <= free && account.motion.turns_over(holding, now_ns))
     }
 
-    /// What must be free for that.
+    /// Memory that must be free for that.
     fn free_for(&self, account: &Account, len: u32, now_ns: u64) -> u64 {
         let holding = account.held_bytes + Buddy::block_bytes(len);
         if account.motion.turns_over(holding, now_ns) {

@@ -7,9 +7,9 @@
 //!
 //! # Contract
 //! A look every [`TARGET_STALL_NS`] while any command waits for memory, and none while nobody does:
-//! a slow host that is in nobody's way is let be. Who waits has memory after twice that, as far as
-//! it is stalled hosts that have it. Memory of commands that wait for a device, a shape or a fault
-//! is no fault of the host, nor is a stream that stands still until there is memory.
+//! a slow host that is in nobody's way is let be. A command that waits has memory after twice that,
+//! as far as it is stalled hosts that have it. Memory of commands that wait for a device, a shape
+//! or a fault is no fault of the host, nor is a stream that stands still until there is memory.
 use super::TargetEngine;
 use super::commands::Stage;
 use super::log::Why;
@@ -17,7 +17,7 @@ use crate::limits::{TARGET_STALL_NS, TARGET_STALL_SHARE};
 use crate::machine::ConnId;
 use alloc::vec::Vec;
 
-/// What is known of all connections.
+/// Stall state of all connections.
 pub(super) struct Stalls {
     /// The next look; `u64::MAX`: nobody waits.
     look_ns: u64,
@@ -25,7 +25,7 @@ pub(super) struct Stalls {
     all: Vec<Flow>,
 }
 
-/// What passes between one connection and its commands' memory.
+/// Transfers between one connection and its commands' memory.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     /// Payload so far, bytes.

@@ -1,4 +1,4 @@
-//! What a device's failure is called in NVMe.
+//! NVMe status of a device's failure.
 //!
 //! The table is chosen so that a host does what helps: with Do Not Retry what the same request can
 //! only fail at again; without it what may pass. Nothing here is a path error (status code type

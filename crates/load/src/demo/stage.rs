@@ -237,7 +237,8 @@ impl Stage {
         let (volume, uris) = (over as u16, &self.uris[over as usize]);
         let info = self.host.volumes().get(over as usize);
         let words = format!(
-            "--rw={} --bs={} --iodepth={iodepth} --ramp-time={warmup_ns}ns --runtime={runtime_ns}ns",
+            "--rw={} --bs={} --iodepth={iodepth} --ramp-time={warmup_ns}ns \
+             --runtime={runtime_ns}ns",
             op.rw(),
             SETUP.block
         );

@@ -96,7 +96,7 @@ impl Course<'_> {
         });
     }
 
-    /// What was away is there again, or about to be.
+    /// An export that was away is there again, or about to be.
     pub(super) fn exports_are_back(&mut self, host: usize) {
         let now_ns = self.rig.world.now_ns;
         let Some(Unexported { part, since_ns }) = self.rig.hosts[host].unexported.take() else {

@@ -1,7 +1,7 @@
-//! What can be told of a configuration before anything is opened, made or listened on.
+//! Checks of a configuration before anything is opened, made or listened on.
 //!
 //! # Contract
-//! An error begins with the key that is wrong. What depends on the machine (is there such a file,
+//! An error begins with the key that is wrong. A fact of the machine (is there such a file,
 //! is the port free) is not looked at.
 use super::{Config, Namespace};
 use crate::control::check_referrals;
@@ -77,7 +77,7 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// What Identify says as text has room for so much, of printable ASCII.
+/// Bytes of a text in Identify, of printable ASCII.
 fn check_names(config: &Config) -> Result<(), String> {
     let serial = config.serial.as_deref().unwrap_or_default();
     for (key, text, most) in [("serial", serial, 20), ("model", &config.model, 40)] {
@@ -90,7 +90,7 @@ fn check_names(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// What memory is made of.
+/// Checks the kinds of memory.
 fn check_memory(config: &Config) -> Result<(), String> {
     let transfer = config.transfer_size.0;
     if !transfer.is_power_of_two() || !(8192..=1 << 20).contains(&transfer) {

@@ -1,4 +1,4 @@
-//! What discovery tells of a running target: `target.hosts {"hosts": [NQN…]}` and
+//! Discovery log of a running target: `target.hosts {"hosts": [NQN…]}` and
 //! `target.referrals {"referrals": [{"address": "10.0.0.2:8009"}]}`, each the whole list.
 use super::Control;
 use crate::config::check_nqn;

@@ -282,7 +282,7 @@ fn hostile_requests_are_answered_and_change_only_what_can_be() {
         }
         let shown = fixture.control.show();
         assert_eq!(shown["ports"].as_array().unwrap().len(), 2);
-        // What is shown of errors and states can be given back.
+        // Errors and states that are shown can be given back.
         for port in shown["ports"].as_array().unwrap() {
             let errors: Vec<_> = port["faults"]["errors"]
                 .as_array()

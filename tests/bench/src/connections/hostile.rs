@@ -3,8 +3,8 @@
 //!
 //! # Contract
 //! One thread holds all of them. It looks at each idle one once a second, and lets each slow one
-//! send or take one byte per pace. Who was closed by the server connects anew, with a bound on how
-//! many a second: an attacker does.
+//! send or take one byte per pace. A peer that was closed by the server connects anew, with a bound
+//! on how many a second: an attacker does.
 use super::Background;
 use super::peer::{Place, Queue, Wire};
 use super::socket::Seen;

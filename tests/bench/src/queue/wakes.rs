@@ -1,4 +1,4 @@
-//! What waking costs: one I/O at a time, where either side, both or none has gone to sleep.
+//! Cost of waking: one I/O at a time, where either side, both or none has gone to sleep.
 use super::{Args, SERVER_ENTERS};
 use crate::prelude::*;
 

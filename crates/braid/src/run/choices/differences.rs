@@ -1,4 +1,4 @@
-//! What was chosen by hand, beside what the configuration says, and since when.
+//! Choices by hand, beside the configuration's values, and since when.
 use super::{Choice, Choices, Setting};
 use crate::run::live;
 use crate::units::format_ns;
@@ -10,9 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Difference {
     /// `policy`, the name of a key, or `path` and a URI.
     pub what: String,
-    /// What the configuration says; of a path: whether it has it.
+    /// The configuration's value; of a path: whether it has it.
     pub file: String,
-    /// What holds.
+    /// The value that holds.
     pub now: String,
     /// s after 1970; `None`: an older version kept it.
     pub since_s: Option<u64>,
@@ -85,7 +85,7 @@ impl Choice {
 }
 
 impl Choices {
-    /// What was chosen of a volume other than its configuration says.
+    /// Choices for a volume that differ from its configuration.
     pub fn differences(&self, volume: &str) -> Vec<Difference> {
         let of = self.map.get(volume);
         of.map(Choice::differences).unwrap_or_default()

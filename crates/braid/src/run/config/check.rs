@@ -1,4 +1,4 @@
-//! What one value can't tell by itself, and where in the file it stands.
+//! Checks that one value can't make by itself, with the place in the file.
 use super::{Config, Export, ExportKeys, PathKeys, Volume, mirror, twice};
 use crate::identity;
 use crate::run::address::NbdAddress;
@@ -17,7 +17,7 @@ pub(super) enum Step {
 }
 use Step::{At, Key};
 
-/// What is wrong, and where.
+/// A mistake: its place, and what it is.
 pub(super) type Wrong = (Vec<Step>, String);
 
 /// # Errors
@@ -93,7 +93,7 @@ pub(super) fn check(config: &Config, text: &str) -> Result<(), Wrong> {
     twice::check(&config.volumes)
 }
 
-/// What concerns mirrors as such.
+/// Checks the mirrors of a configuration.
 fn check_mirrors(config: &Config, text: &str) -> Result<(), Wrong> {
     let at = |number| vec![Key("volume"), At(number)];
     if let Some((number, key)) = mirror::kept_by_the_mirror(text) {

@@ -74,7 +74,7 @@ fn the_document_says_which_keys_are_live() {
     }
 }
 
-/// What the guide says of differences from nvme-cli and the kernel: each subject has a row, and a
+/// The guide's table of differences from nvme-cli and the kernel: each subject has a row, and a
 /// value beside a key is its default.
 #[test]
 fn the_guide_says_where_braid_differs_from_nvme_cli() {

@@ -1,4 +1,4 @@
-//! What was meant by a key that isn't there.
+//! Suggests a key for one that isn't there.
 //!
 //! # Contract
 //! Only keys of the configuration, and words that stand here, get into a hint.
@@ -7,7 +7,7 @@ use super::{Config, DiscoveryKeys, ExportKeys, PathKeys, Volume};
 use crate::text;
 use serde::de::DeserializeOwned;
 
-/// What other multipath stacks, or fingers, call our keys.
+/// Names of our keys in other multipath stacks, and common misspellings.
 const ALSO: [(&str, &str); 9] = [
     ("dev_loss_tmo", "ctrl_loss_tmo"),
     ("kato", "keep_alive_tmo"),

@@ -17,13 +17,13 @@ use toml::de::{DeTable, DeValue};
 pub const ASSEMBLE_WAIT_NS: u64 = 10_000_000_000;
 /// No leg answers in no time: with less, one that is well counts as one that doesn't answer.
 const ASSEMBLE_WAIT_MIN_NS: u64 = 100_000_000;
-/// What a leg is given before its I/O fails and the mirror goes on without it: longer than a path
+/// Time of a leg before its I/O fails and the mirror goes on without it: longer than a path
 /// takes to be connected again, and not yet much of a pause.
 const LEG_PATIENCE_NS: u64 = 5_000_000_000;
 /// Longer than any disk goes on with what it was given.
 pub const LEG_QUIESCE_NS: u64 = 30_000_000_000;
 
-/// What a volume is.
+/// Kind of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -38,9 +38,9 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "RawLeg")]
 pub struct LegKeys {
-    /// What it is called, if that is said.
+    /// Its name, if one is given.
     pub name: Option<String>,
-    /// What leads to it.
+    /// Its paths.
     pub paths: Vec<PathKeys>,
     /// How its paths are chosen among.
     pub policy: Policy,
@@ -95,7 +95,7 @@ impl Volume {
         })
     }
 
-    /// What they are called.
+    /// Their names.
     pub(super) fn leg_names(&self) -> Vec<String> {
         let legs = self.legs.iter();
         let legs = legs.filter_map(|leg| Some((leg.name.as_deref(), &leg.paths.first()?.uri)));
@@ -121,7 +121,7 @@ impl Volume {
         }
     }
 
-    /// What a leg is called among those of its mirror; `None`: it is none.
+    /// Name of a leg among those of its mirror; `None`: it is none.
     pub fn leg(&self) -> Option<&str> {
         let mirror = self.leg_of.as_ref()?;
         self.name.strip_prefix(mirror)?.strip_prefix('/')
@@ -135,7 +135,7 @@ impl Volume {
     }
 }
 
-/// What the volume of a leg is called.
+/// Name of a leg's volume.
 pub fn leg_name(mirror: &str, leg: &str) -> String {
     format!("{mirror}/{leg}")
 }
@@ -239,7 +239,7 @@ pub(super) fn check_alone(volumes: &[Volume]) -> Result<(), (usize, String)> {
     Ok(())
 }
 
-/// What a URI leads to, whatever is said beside. Memory is another one each time.
+/// Storage behind a URI, whatever is given beside it. Memory is another one each time.
 pub fn end(uri: &PathUri) -> String {
     match uri.kind() {
         UriKind::File(path) => format!("file:{}", path.display()),

@@ -1,4 +1,4 @@
-//! What two volumes, or two paths of one, can't both have.
+//! Checks that two volumes, or two paths of one, have nothing in common that they can't share.
 //!
 //! # Contract
 //! Two volumes over one namespace would know nothing of each other: neither orders its writes after
@@ -11,7 +11,7 @@ use super::check::{Step, Wrong};
 use super::mirror::end;
 use crate::uri::{NvmeTcp, PathUri, UriKind};
 
-/// Whose paths they are, and where they stand.
+/// The volume of the paths, and their place in the file.
 struct Head<'a> {
     name: String,
     place: Vec<Step>,
@@ -129,7 +129,8 @@ fn heads((number, of): (usize, &Volume)) -> Vec<Head<'_>> {
     all
 }
 
-/// What of these paths, or of what the volume has discovered, leads to the namespace of a path.
+/// One of these paths, or of the subsystems that the volume discovers, that leads to the namespace
+/// of a path.
 fn meeting<'a>(
     mut paths: impl Iterator<Item = &'a PathUri>,
     of: &Volume,

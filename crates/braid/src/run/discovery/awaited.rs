@@ -25,7 +25,7 @@ impl Service {
 }
 
 impl Discovery {
-    /// What each controller says of a subsystem.
+    /// State of a subsystem at each controller.
     fn awaited(&self, nqn: &str) -> Vec<String> {
         let book = self.book();
         let known = book.controllers.iter().map(|(endpoint, it)| {

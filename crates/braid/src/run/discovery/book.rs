@@ -1,4 +1,4 @@
-//! What is known of discovery controllers, and what they tell.
+//! Knowledge of discovery controllers, and their announcements.
 //!
 //! # Contract
 //! As the sessions have it: only those that are asked count, so what a controller told is gone with
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-/// What is known.
+/// The knowledge.
 #[derive(Default)]
 pub(super) struct Book {
     /// While there is any source.
@@ -25,7 +25,7 @@ pub(super) struct Book {
     pub(super) last: u32,
     /// Those whose names could not be resolved, why, and when that is tried again.
     pub(super) unresolved: Vec<(DiscoveryUri, String, Instant)>,
-    /// What is told, and who told of it first.
+    /// Announced subsystems, and the controller that announced each first.
     pub(super) offers: BTreeMap<Offer, Endpoint>,
     pub(super) controllers: BTreeMap<Endpoint, Controller>,
     /// Those that are asked: sources and who they refer to, as many as there are places.
@@ -35,7 +35,7 @@ pub(super) struct Book {
     pub(super) closed: bool,
 }
 
-/// What is known of one discovery controller.
+/// Knowledge of one discovery controller.
 #[derive(Default)]
 pub(super) struct Controller {
     generation: Option<u64>,
@@ -163,7 +163,7 @@ impl Book {
             DiscoveryEvent::Asked(all) => {
                 let left: Vec<_> = self.asked.difference(&all).map(in_words).collect();
                 let is_news = !left.is_empty() && !self.closed;
-                // What others told holds no more, be they gone already or not.
+                // The reports of others hold no more, be they gone already or not.
                 self.controllers
                     .retain(|endpoint, _| all.contains(endpoint));
                 self.asked = all;
@@ -190,7 +190,7 @@ impl Book {
     }
 }
 
-/// What of a log can be used: ways to subsystems, and other discovery controllers.
+/// Usable entries of a log: ways to subsystems, and other discovery controllers.
 fn usable(log: &DiscoveryLog) -> (BTreeSet<Offer>, BTreeSet<Endpoint>) {
     let (mut tells, mut refers) = (BTreeSet::new(), BTreeSet::new());
     for entry in &log.entries {

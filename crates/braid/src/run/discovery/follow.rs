@@ -1,7 +1,7 @@
 //! Changes paths as discovery tells.
 //!
 //! # Contract
-//! One change at a time, and only while no user waits for one of theirs. What was refused is tried
+//! One change at a time, and only while no user waits for one of theirs. A refused change is tried
 //! again with growing pauses; a line says why, once for each reason, and few of many are said.
 //!
 //! # Limits
@@ -32,7 +32,7 @@ const PAUSE_LEAVE_MAX: Duration = Duration::from_secs(4);
 /// Attempts to take a path in for one volume before others have their turn.
 const ROUND_MAX: usize = 16;
 
-/// What the thread remembers.
+/// State of the thread.
 struct Memory {
     /// By volume.
     queues: BTreeMap<String, Queue>,
@@ -130,7 +130,7 @@ impl Service {
         }
     }
 
-    /// What is to be done with a volume's paths, and how they leave; `None`: another one has the
+    /// Changes of a volume's paths, and how they leave; `None`: another one has the
     /// number by now.
     fn plan_of(&self, number: u16, name: &str, told: &(Offers, bool)) -> Option<(Plan, Gone)> {
         let (offers, heard_all) = told;
@@ -146,7 +146,7 @@ impl Service {
         let fixed = state.configured.paths_of(name);
         let named = |uri: &PathUri| self.ends.addresses(uri);
         let mut plan = plan(&it.of, &found, fixed, offers, named);
-        // Who has not told anything yet may tell of it.
+        // A controller that has not answered yet may announce it.
         let stays = |uri: &String| !heard_all && found[uri] == BEFORE;
         plan.surplus.retain(|uri| !stays(uri));
         Some((plan, it.of.gone.unwrap_or_default()))

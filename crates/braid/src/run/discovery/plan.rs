@@ -1,4 +1,4 @@
-//! What discovery wants of a volume's paths: which are to join, and which are not told any more.
+//! Plans the changes of a volume's paths: which are to join, and which are not announced any more.
 use crate::run::config::{PathKeys, Volume};
 use crate::uri::discovery::in_words;
 use crate::uri::{PathUri, UriKind, escaped, zone};
@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 /// All that is told, and who tells of each.
 pub type Offers = BTreeMap<Offer, Vec<Endpoint>>;
 
-/// Who told of a path that an earlier engine had from discovery, until it is told again.
+/// Source of a path that an earlier engine had from discovery, until it is announced again.
 pub const BEFORE: &str = "an earlier engine";
 
-/// What is to be done with a volume's paths.
+/// Changes of a volume's paths.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Paths that are told and not there, and who tells of each.
@@ -60,8 +60,8 @@ pub fn plan(
     }
 }
 
-/// Who would have a path come again at once if it left, whoever added it: it tells of a place where
-/// the path leads, and no other path does.
+/// Controller that would bring a path back at once if it left, whoever added it: it announces the
+/// place where the path leads, and no other path does.
 pub fn teller<'a>(
     of: &Volume,
     path: &PathUri,
@@ -228,7 +228,8 @@ mod tests {
         );
     }
 
-    /// Whoever added it; but not where the volume is not asked for, or another path leads there.
+    /// Also for a path that was added by hand; but not where the volume is not asked for, or
+    /// another path leads there.
     #[test]
     fn what_is_told_and_nowhere_else_would_come_again() {
         let [a, b] = [1, 2].map(|it| format!("nvme-tcp://10.0.0.{it}:4420/{NQN}"));

@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //! Who tells of many has no more turns than who tells of few: among those that are due, controllers
-//! take turns, and each one's paths come in the order in which they became due. What was refused is
+//! take turns, and each one's paths come in the order in which they became due. A refused path is
 //! due again after a pause that grows, so that every path has its turn however many are refused.
 //! Times are arguments.
 //!
@@ -33,7 +33,7 @@ const REASONS_MAX: usize = 8;
 pub struct Queue {
     /// By URI.
     waits: BTreeMap<String, Wait>,
-    /// Who had its turn last.
+    /// Controller that had its turn last.
     last: Option<Endpoint>,
     /// It was said that there is no place.
     crowded: bool,

@@ -195,7 +195,7 @@ fn what(io: &Value) -> String {
     )
 }
 
-/// What was chosen, why, and what came true.
+/// The choice, its reason, and its result.
 fn choice(io: &Value) -> String {
     let ns = |key: &str| io[key].as_u64().map(figure);
     let mut facts = Vec::new();
@@ -226,7 +226,7 @@ fn choice(io: &Value) -> String {
     facts.join("; ")
 }
 
-/// What one without a path waits for.
+/// Reason of an I/O without a path to wait.
 fn waits(io: &Value) -> String {
     let what = match word(&io["waits_for"]) {
         "path" => "it waits until one is",
@@ -354,7 +354,7 @@ fn truth(value: &Value) -> String {
     if value == true { "yes" } else { "no" }.into()
 }
 
-/// What the policy saw of each path.
+/// The policy's view of each path.
 fn paths(text: &mut String, io: &Value) -> Result {
     if items(&io["paths"]).next().is_none() {
         return Ok(());
@@ -402,7 +402,7 @@ fn cell(path: &Value, key: &str, show: fn(&Value) -> String) -> String {
     }
 }
 
-/// What figures don't say of a usable path.
+/// Facts of a usable path that figures don't show.
 fn notes(path: &Value) -> Vec<&'static str> {
     let notes = [
         (

@@ -25,7 +25,7 @@ use std::time::Duration;
 /// four beats. It starts later, too.
 pub(super) const WAIT: Duration = Duration::from_secs(45);
 
-/// What a mirror had that was stopped.
+/// State of a mirror that was stopped.
 #[derive(Clone)]
 pub struct Stopped {
     /// Its legs as they were shown then.

@@ -88,8 +88,8 @@ fn uris_of(legs: &[LegKeys]) -> BTreeSet<BTreeSet<String>> {
     legs.iter().map(|it| uri_set(&it.paths)).collect()
 }
 
-/// What of legs can't change while a mirror runs: a leg that stays has the paths that it had, and
-/// so far as other hosts can reach them now, they could before.
+/// Facts of legs that can't change while a mirror runs: a leg that stays has the paths that it had,
+/// and so far as other hosts can reach them now, they could before.
 ///
 /// # Errors
 /// Which would.

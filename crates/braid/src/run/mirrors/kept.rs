@@ -1,10 +1,10 @@
-//! What a mirror keeps on its legs (row B6): its policy, how fast it is copied, legs that were
+//! Settings that a mirror keeps on its legs (row B6): its policy, its copy rate, legs that were
 //! taken out.
 //!
 //! # Contract
 //! What is set is answered when the legs say so, durably: who was answered finds it so after a
-//! kill. Where they can't be told, that is the answer: it holds until the engine ends. What they
-//! have no room for is refused.
+//! kill. Where they can't be told, that is the answer: it holds until the engine ends. An order
+//! that they have no room for is refused.
 use super::orders::SEEN_WAIT;
 use super::speed as speed_as_configured;
 use crate::control::limits::ANSWER_WAIT;

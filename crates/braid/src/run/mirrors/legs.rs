@@ -8,13 +8,14 @@
 //!
 //! # Contract
 //! A leg becomes a volume of the engine as at the start, and is the mirror's when the engine says
-//! so; it is rebuilt after that is answered. What it holds is looked at first: nothing is written
+//! so; it is rebuilt after that is answered. Its content is looked at first: nothing is written
 //! over without `force`. The configuration file is the user's: who adds or removes a leg does so
 //! there too, or the next engine lacks it, or waits for it.
 //!
 //! # Limits
-//! Whether somebody uses a namespace otherwise than as a leg can't be told. What a kernel's
-//! namespace or one of a queue server holds is not looked at: `force` says that it is known.
+//! Whether somebody uses a namespace otherwise than as a leg can't be told. The data that a
+//! kernel's namespace or one of a queue server holds is not looked at: `force` says that it is
+//! known.
 use super::configured::is_taken;
 use super::{Stopped, leg_config, orders, storage_of, terms};
 use crate::control::rpc::ControlError;
@@ -139,7 +140,7 @@ impl Service {
         self.join_leg(volume, of, &superblock, replaced)
     }
 
-    /// What there is room for becomes a leg.
+    /// A leg joins where there is room for it.
     ///
     /// # Errors
     /// It can't be opened, or the engine does not take it.
@@ -213,7 +214,7 @@ impl Service {
         (taken, why)
     }
 
-    /// What a new leg of a mirror holds is overwritten, if it may be.
+    /// The content of a new leg of a mirror is overwritten, if it may be.
     ///
     /// # Errors
     /// It may not, or nobody knows.
@@ -239,7 +240,7 @@ impl Service {
         Ok(())
     }
 
-    /// What was given as a leg and is none goes: its name is free.
+    /// A volume that was given as a leg and is none goes: its name is free.
     fn forget_place(&self, volume: u16, leg: &LegReport) -> Result<(), ControlError> {
         let Some(number) = leg.volume else {
             return Ok(()); // nobody has given it
@@ -254,7 +255,7 @@ impl Service {
         Ok(())
     }
 
-    /// What the legs of a mirror are, by what leads to them: files, devices, and the namespaces
+    /// Storage of the legs of a mirror: files, devices, and the namespaces
     /// that their controllers showed; but not of what has this name.
     fn storages(
         &self,
@@ -383,7 +384,7 @@ impl Service {
         Ok(())
     }
 
-    /// What is in the place of a leg, and is none, is not looked at any more either.
+    /// A volume in the place of a leg, and that is none, is not looked at any more either.
     fn forget_others_of(&self, volume: u16, leg: &LegReport) -> Result<(), ControlError> {
         let report = self.mirror_report(volume)?;
         let mut others = places_of(&report, leg).filter(|it| orders::is_another(it));
@@ -455,7 +456,7 @@ impl Service {
         Ok(json!({"volume": name, "state": "stopped"}))
     }
 
-    /// What a mirror begins anew with. One that was to stop before has what it had then: its
+    /// State with which a mirror begins anew. One that was to stop before has what it had then: its
     /// exports are gone by now.
     fn note_stopped(&self, volume: u16, report: MirrorReport, exports: Vec<Export>) {
         let legs = report.legs;
@@ -602,7 +603,7 @@ impl Service {
     }
 
     /// A volume of the engine for a leg that the file has so, or would have, once it is ready; its
-    /// name is locked. What was chosen of it holds.
+    /// name is locked. Choices for it hold.
     pub(super) fn open_leg_of(&self, of: &Volume) -> Result<(LegConfig, VolumeInfo), String> {
         let is_new;
         let number = {
@@ -686,7 +687,7 @@ pub(super) fn is_still(report: &MirrorReport, leg: &LegReport) -> Result<u8, Con
     })
 }
 
-/// What is configured in the place of a leg: it is its volume, or is reached by the same URI.
+/// Configuration in the place of a leg: it is its volume, or is reached by the same URI.
 fn places_of<'a>(
     report: &'a MirrorReport,
     leg: &'a LegReport,
@@ -706,7 +707,7 @@ pub(super) fn idle_leg<'a>(state: &'a State, mirror: u16, leg: &LegReport) -> Op
     file_of(idle.into_iter(), leg)
 }
 
-/// The volume that a leg has: by a path of it, or by its label, which may be the beginning of a URI;
+/// The volume of a leg: by a path of it, or by its label, which may be the beginning of a URI;
 /// `None` where it can't be told which one it is.
 pub(super) fn file_of<'a>(
     all: impl Iterator<Item = &'a Volume> + Clone,

@@ -1,4 +1,4 @@
-//! What can be asked of a mirror that runs.
+//! Orders for a mirror that runs.
 //!
 //! `mirror.check {"volume": "m0"}` · `mirror.repair`, with `leg`: from that one · `mirror.pause` ·
 //! `mirror.resume` · `mirror.end`, of the check ·
@@ -309,7 +309,7 @@ impl Service {
         Err(ControlError::refused(format!("{which}: {why}")))
     }
 
-    /// What came of a mirror that was told to start, and had not been started so often before.
+    /// Result of the start of a mirror, which had not been started so often before.
     ///
     /// # Errors
     /// It is not started, and why.
@@ -339,7 +339,7 @@ impl Service {
         }
     }
 
-    /// What is more than an order; `None`: it is one.
+    /// Carries out more than an order; `None`: it is one.
     fn change_mirror(
         &self,
         volume: u16,
@@ -382,7 +382,7 @@ impl Service {
         })
     }
 
-    /// What the last leg in sync shows where it was cut off is used from now on.
+    /// Data of the last leg in sync behind the place where it was cut off is used from now on.
     ///
     /// # Errors
     /// It was not cut off, is too small still, or can't be told so.
@@ -487,7 +487,7 @@ impl Service {
         }
     }
 
-    /// What is at the path of a leg's file is still the file that is open: another one has none of
+    /// The file at the path of a leg's file is still the one that is open: another one has none of
     /// its data, and what is written to one that has no name is lost.
     ///
     /// # Errors
@@ -625,7 +625,8 @@ fn nothing_to_do(
 }
 
 /// Whether this process has the file open that is at `path` now: by device and inode, or of a
-/// block device, which may have several nodes, by its number. What can't be told counts as open.
+/// block device, which may have several nodes, by its number. A leg that can't be looked at counts
+/// as open.
 fn is_open(path: &Path) -> bool {
     let is = |it: Metadata| match it.file_type().is_block_device() {
         true => (true, 0, it.rdev()),
@@ -716,7 +717,7 @@ pub(super) fn is_another(leg: &LegReport) -> bool {
     leg.status == LegStatus::Unusable && leg.slot.is_none() && leg.why.is_some()
 }
 
-/// What was given as a leg, and is none.
+/// Error for a volume that was given as a leg, and is none.
 fn is_none(leg: &LegReport) -> ControlError {
     let why = match &leg.why {
         Some(why) => format!(" ({why})"),

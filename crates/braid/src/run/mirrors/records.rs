@@ -1,4 +1,4 @@
-//! What this host records of the last state of each mirror ([`Record`]).
+//! This host's record of the last state of each mirror ([`Record`]).
 //!
 //! # Contract
 //! `mirror-UUID.json` in the state directory, one for each mirror, whatever it and the engine's
@@ -129,7 +129,7 @@ impl RecordFiles {
         self.directory.join(format!("mirror-{id}.json"))
     }
 
-    /// What there is of a mirror; one that is not trusted is logged.
+    /// Evidence of a mirror; one that is not trusted is logged.
     fn evidence(&self, mirror: Id) -> Evidence {
         let path = self.path(mirror);
         match read(&path, mirror) {
@@ -179,9 +179,9 @@ impl RecordFiles {
         }
     }
 
-    /// What the next start finds instead of a record that can't be written. One that can't be read
-    /// now may be read then, and one that is there by its name may be gone with the next loss of
-    /// power.
+    /// Evidence for the next start instead of a record that can't be written. One that can't be
+    /// read now may be read then, and one that is there by its name may be gone with the next loss
+    /// of power.
     fn left(&self, record: &Record) -> Left {
         let path = self.path(record.mirror);
         let lost = state::sync_directory(&path).err();
@@ -195,7 +195,7 @@ impl RecordFiles {
     }
 }
 
-/// What there is instead of a record that can't be written.
+/// Evidence instead of a record that can't be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     /// None that counts.
@@ -206,7 +206,7 @@ enum Left {
     Misleading,
 }
 
-/// What a file holds of a mirror; `None`: there is none.
+/// Content of a file of a mirror; `None`: there is none.
 ///
 /// # Errors
 /// It can't be read now ([`io::Error`]); it is damaged, a copy, or of another mirror.
@@ -240,7 +240,7 @@ fn record(kept: Kept, file: &Inode) -> anyhow::Result<Record> {
 }
 
 impl Service {
-    /// What a mirror asks about its record.
+    /// Answers a mirror's question about its record.
     pub(in crate::run) fn handle_record(&self, volume: u16, request: RecordRequest) {
         match request {
             RecordRequest::Read(mirror) => {
@@ -574,7 +574,7 @@ mod tests {
             child.wait().unwrap();
             assert!(event() >= before);
         }
-        // What was begun is in nothing's way.
+        // An unfinished file is in nothing's way.
         std::fs::write(records.path(RECORD.mirror).with_extension("new"), "{\"mi").unwrap();
         records.keep(&RECORD).unwrap();
         assert_eq!(event(), RECORD.event);

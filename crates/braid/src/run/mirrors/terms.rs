@@ -1,4 +1,4 @@
-//! What has to be so before something is asked of a mirror, and what is answered when it was.
+//! Conditions for an order to a mirror, and its answers.
 use crate::control::rpc::ControlError;
 use crate::run::call::{EngineCall as Call, MirrorParams};
 use crate::run::service::Service;
@@ -7,7 +7,7 @@ use mirror::machine::LegFacts;
 use serde_json::{Value, json};
 
 impl Service {
-    /// A mirror as it is. What is left of legs that are none any more goes, unless another verb
+    /// A mirror as it is. A volume that is no leg any more goes, unless another verb
     /// changes the mirror just now: a leg that is about to be one must not. That may take its time,
     /// and keeps no verb of another volume waiting.
     pub(super) fn status_of_mirror(&self, volume: u16, name: &str) -> Result<Value, ControlError> {
@@ -121,7 +121,7 @@ pub(super) fn source<'a>(
     )))
 }
 
-/// What happened to a leg in sync that makes its copy worth less than others, as far as this
+/// Event that makes the copy of a leg in sync worth less than others, as far as this
 /// engine knows.
 fn history(facts: &LegFacts) -> Vec<String> {
     let counted = [

@@ -70,7 +70,7 @@ fn another(nsid: u32) -> Namespace {
     }
 }
 
-/// What the volumes have: that v0 waits, is known, has its policy and its failed path; that f0 has
+/// Records of the volumes: that v0 waits, is known, has its policy and its failed path; that f0 has
 /// its policy and key.
 fn found(place: &Path, id: &str, config: &Config) -> [bool; 6] {
     let registry = registry(place, id, config);

@@ -82,7 +82,7 @@ impl Engine {
         self
     }
 
-    /// What it is, as one desires it.
+    /// Its present state, as a desired one.
     fn now(&self) -> Desired {
         Desired {
             volumes: self.actual.iter().map(|it| it.now.clone()).collect(),
@@ -157,7 +157,7 @@ fn paths_changed_by_verb_hold_until_the_file_says_something_else() {
     assert_eq!(words(&[volume("a", &[1, 3])], &engine), [""; 0]);
     let both = ["a: add path 4", "a: remove path 2"];
     assert_eq!(words(&[volume("a", &[1, 4])], &engine), both);
-    // What discovery told of stays.
+    // A path that discovery announced stays.
     engine.actual[0].now.paths[1].origin = Origin::Discovery("d".into());
     assert_eq!(words(&[volume("a", &[1, 4])], &engine), both[..1]);
 }
@@ -267,7 +267,7 @@ fn world(engine: &Engine) -> World {
     all.collect()
 }
 
-/// What the world is to be after a reload: see the contract of [`Desired`].
+/// Desired state after a reload: see the contract of [`Desired`].
 fn wanted_world(wanted: &[Volume], engine: &Engine) -> World {
     let new = |uri| (uri, (false, AdminState::Enabled));
     let paths = |volume: &Volume| {
@@ -411,7 +411,7 @@ fn names() -> impl Strategy<Value = Vec<&'static str>> {
     })
 }
 
-/// Whose each of five addresses is: that of one of four volumes, or of none; whether read-only.
+/// Owner of each of five addresses: one of four volumes, or none; whether read-only.
 fn addresses() -> impl Strategy<Value = Vec<(usize, bool)>> {
     proptest::collection::vec((0_usize..5, any::<bool>()), 5)
 }
@@ -520,7 +520,7 @@ proptest! {
             prop_assert_eq!(now, world(&engine));
             return Ok(());
         }
-        // Who told of a path that stays is not changed.
+        // The source of a path that stays is not changed.
         let without = |world: World| -> BTreeMap<_, _> {
             let all = world.into_iter().map(|(name, (paths, exports))| {
                 let paths = paths.into_iter().map(|(uri, it)| (uri, it.1));

@@ -1,4 +1,4 @@
-//! What waits in a volume and why, what a failing path has led to, over all cores.
+//! Reports I/O that waits in a volume and why, and what a failing path has led to, over all cores.
 use super::Report;
 use crate::run::notes;
 use crate::run::volumes::Running;
@@ -114,7 +114,7 @@ impl Report<'_> {
         of.unmarked.is_some() || all.any(|(_, it)| legs(it) && it.unmarked.is_some())
     }
 
-    /// What it risks by its configuration.
+    /// Risk of its configuration.
     pub(super) fn risk(&self, volume: u16) -> Option<&'static str> {
         if self.is_unmarked(volume) {
             return Some(notes::UNMARKED);
@@ -122,7 +122,7 @@ impl Report<'_> {
         notes::risk(&self.state.configured, &self.state.volumes[volume].of)
     }
 
-    /// What failing paths have led to so far.
+    /// Counters of failover so far.
     pub(super) fn failover(&self, volume: u16) -> Value {
         let of = &self.state.volumes[volume].of;
         let longest = self.holds(volume).map(|(_, stats)| stats.held_ns_max).max();

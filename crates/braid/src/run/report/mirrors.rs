@@ -87,7 +87,7 @@ impl Report<'_> {
         }
     }
 
-    /// What a user should know of a mirror that serves.
+    /// Note for users about a mirror that serves.
     pub(super) fn mirror_note(&self, volume: u16) -> Option<String> {
         let it = self.of_mirror(volume)?;
         if it.waits_for_record {
@@ -286,7 +286,7 @@ fn check(mirror: &MirrorReport) -> Option<Value> {
     Some(far)
 }
 
-/// What is paused has no rate.
+/// A paused copy has no rate.
 fn pause(far: &mut Value, paused: bool) {
     far["paused"] = paused.into();
     if paused {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::fmt::{Result, Write};
 use terminal::answer::{items, number, word};
 
-/// What is behind the line of its name.
+/// Text behind the line of its name.
 ///
 /// # Errors
 /// Those of `text`.
@@ -81,7 +81,7 @@ pub fn held(mirror: &Value) -> Option<String> {
     ))
 }
 
-/// What the last check has found, and where first, by leg; `None`: there was none.
+/// Findings of the last check, and where first, by leg; `None`: there was none.
 pub fn last_check(mirror: &Value) -> Option<String> {
     let checked = &mirror["checked"]; // a value, which has all keys: an older engine lacks some
     if !checked.is_object() {

@@ -1,6 +1,6 @@
-//! What is counted of second copies, for whoever asks what they cost and what they bring.
+//! Counters of second copies: what they cost and what they bring.
 
-/// What became of second copies of reads, in one volume on one core.
+/// Counters of second copies of reads, in one volume on one core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HedgeStats {
     /// Reads that were late enough for a question.
@@ -17,8 +17,8 @@ pub struct HedgeStats {
     pub rescued: u64,
     /// Reads whose copy was not sent, or not at once, for want of memory or slots.
     pub no_room: u64,
-    /// Sum over the won ones: from the copy's end to the first one's. What the first one would have
-    /// taken at least; those that have not ended are not in it. ns.
+    /// Sum over the won ones: from the copy's end to the first one's. The time that the first one
+    /// would have taken at least; those that have not ended are not in it. ns.
     pub gained_ns: u64,
 }
 

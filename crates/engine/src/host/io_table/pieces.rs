@@ -1,4 +1,4 @@
-//! What the slots of cut I/Os carry: which bytes were cut off, which pieces are under way, and how
+//! State of cut I/Os, by slot: which bytes were cut off, which pieces are under way, and how
 //! the I/O ends ([`super::super::split`] has the rules).
 //!
 //! # Limits

@@ -92,7 +92,7 @@ fn change(stage: ChangeStage, cores: u16) -> PendingChange {
     change
 }
 
-/// What a change does about a path that has nothing unflushed, or has (`needs_flush`).
+/// Action of a change for a path that has nothing unflushed, or has (`needs_flush`).
 fn next(change: &mut PendingChange, path: &Path, needs_flush: bool, now_ns: u64) -> Next {
     let volume = volume();
     let view = PathView {

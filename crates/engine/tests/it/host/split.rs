@@ -37,7 +37,7 @@ fn holds(rig: &Rig, offset: u64, length: u32, version: u64) -> bool {
     rig.disk.bytes.borrow()[offset as usize..][..length as usize] == want
 }
 
-/// What one command can do on every path.
+/// Limits of one command on every path.
 fn limits(rig: &Rig) -> IoLimits {
     rig.host.borrow().volume(0).unwrap().limits().unwrap()
 }

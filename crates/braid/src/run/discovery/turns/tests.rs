@@ -89,7 +89,7 @@ fn each_controller_has_places_that_no_other_takes() {
     // One that has not told anything yet may want its share.
     let places = Places::new(PATHS_MAX - SHARE, &taken, &alone, &[controller(2)]);
     assert!(!places.has_one_for(&controller(1)));
-    // What has no place waits, and that is said once.
+    // A path without a place waits, and that is reported once.
     let (mut queue, now) = (Queue::default(), Instant::now());
     queue.keep(alone.named(), now);
     assert_eq!(queue.next(&alone, &places, now), None);
