@@ -4,7 +4,7 @@ use super::faults::{self, FaultSettings};
 use super::quantity::{AnaStates, Duration, Rate, Size, Tail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use terminal::text::plain;
+use terminal::text;
 
 /// A change of a port; what is left out stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -60,32 +60,23 @@ impl Settings {
         Self::from_map(map)
     }
 
-    /// From the members of a JSON object, each checked by itself so that an error names it.
+    /// From the members of a JSON object.
     ///
     /// # Errors
-    /// One line.
+    /// One line: the key, and what is wrong with it.
     pub fn from_map(map: Map<String, Value>) -> Result<Self, String> {
-        let (mut shape, mut faults) = (Map::new(), Map::new());
-        for (key, value) in map {
-            let one = Map::from_iter([(key.clone(), value.clone())]);
-            if faults::KEYS.contains(&key.as_str()) {
-                let one = serde_json::from_value::<FaultSettings>(one.into());
-                one.map_err(|e| format!("{key}: {}", plain(&e.to_string())))?;
-                faults.insert(key, value);
-                continue;
+        let is_fault = |key: &String| faults::KEYS.contains(&key.as_str());
+        let (faults, shape): (Map<_, _>, Map<_, _>) =
+            map.into_iter().partition(|(key, _)| is_fault(key));
+        let settings: Settings = text::json(shape.into()).map_err(|error| {
+            if error.starts_with("unknown key") {
+                format!("{error}; of a fault: {}", faults::KEYS.join(", "))
+            } else {
+                error
             }
-            serde_json::from_value::<Settings>(one.into()).map_err(|error| {
-                let known = format!("{key}: {}", plain(&error.to_string()));
-                match error.to_string().starts_with("unknown field") {
-                    true => format!("{known}; of a fault: {}", faults::KEYS.join(", ")),
-                    false => known,
-                }
-            })?;
-            shape.insert(key, value);
-        }
-        let settings: Settings = serde_json::from_value(shape.into()).map_err(|e| e.to_string())?;
+        })?;
         Ok(Settings {
-            faults: serde_json::from_value(faults.into()).map_err(|e| e.to_string())?,
+            faults: text::json(faults.into())?,
             ..settings
         })
     }
@@ -207,7 +198,7 @@ mod tests {
             ),
             (
                 ["dealy=1ms"],
-                "dealy: unknown key `dealy`; known here: `delay`, `jitter`, `bandwidth`, \
+                "unknown key `dealy`; known here: `delay`, `jitter`, `bandwidth`, \
                  `servers`, `service_time`, `large_from`, `large_delay`, `tail`, `stall`, `ana`, \
                  `offer`; of a fault: error, drop_rate, hang, hold_writes, late_writes, \
                  until_kato, mute, refuse",

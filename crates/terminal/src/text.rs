@@ -89,6 +89,21 @@ pub fn toml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     })
 }
 
+/// JSON, as what it says.
+///
+/// # Errors
+/// The key, and what could stand there.
+pub fn json<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, String> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let (key, what) = (error.path().to_string(), plain(&error.inner().to_string()));
+        if key == "." || what.starts_with("unknown key") {
+            what
+        } else {
+            format!("{key}: {what}")
+        }
+    })
+}
+
 /// Returns a message of the readers of TOML and JSON in words of users: keys instead of fields,
 /// and values as they are written. Others stay as they are.
 pub fn plain(message: &str) -> String {

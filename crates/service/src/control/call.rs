@@ -7,7 +7,7 @@ use super::rpc::ControlError;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
-use terminal::text::plain;
+use terminal::text;
 
 /// All that a service can be asked.
 pub trait Call: Serialize + DeserializeOwned {
@@ -47,8 +47,11 @@ pub fn parse<C: Call>(method: &str, params: Value) -> Result<C, ControlError> {
     }
     let members = [("method", method.into()), ("params", params)];
     let members = members.map(|(name, value)| (name.to_owned(), value));
-    let call = serde_json::from_value(Value::Object(members.into_iter().collect()));
-    call.map_err(|error| ControlError::params(plain(&error.to_string())))
+    text::json(Value::Object(members.into_iter().collect())).map_err(|error| {
+        let own = error.strip_prefix("params");
+        let own = own.map(|it| it.trim_start_matches(['.', ':', ' ']).to_owned());
+        ControlError::params(own.unwrap_or(error))
+    })
 }
 
 /// See [`control::call`](crate::control::call).
@@ -136,7 +139,7 @@ mod tests {
             (json!({"prot": 1}), "unknown key `prot`; known here: `port`"),
             (
                 json!({"port": "1"}),
-                "must be a whole number from 0 to 65535, not the text \"1\"",
+                "port: must be a whole number from 0 to 65535, not the text \"1\"",
             ),
             (json!([]), "the list has too few items: 0"),
         ] {

@@ -144,7 +144,7 @@ fn a_target_is_started_changed_shown_and_ended() {
         (
             &["set", "--port", "1", "dealy=1ms"],
             2,
-            "dealy: unknown key `dealy`",
+            "unknown key `dealy`",
         ),
         (
             &["resize", "1", "1TiB"],
