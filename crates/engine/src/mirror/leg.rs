@@ -355,12 +355,12 @@ mod tests {
     fn missing_leg_waits_longer_until_it_is_restored() {
         let mut it = leg().returns;
         assert!(!it.change_retry(|_| panic!("it is not missing")));
-        let waits = [(); 9].map(|()| {
+        let waits = [(); 10].map(|()| {
             it.wait_longer(Outcome::PathError, 0);
             it.waiting().unwrap().at_ns
         });
         assert_eq!(waits[..2], [LEG_RETRY_NS, 2 * LEG_RETRY_NS]);
-        assert_eq!(waits[8], LEG_RETRY_MAX_NS);
+        assert_eq!(waits[9], LEG_RETRY_MAX_NS);
         let retry = it.waiting().unwrap();
         it.set_absence(Absence::Announced(retry));
         assert!(it.waiting().is_none() && it.retry().is_some());
