@@ -1,8 +1,13 @@
-//! The host's engine of one core: volumes over paths, each path a queue of a controller or a local
+//! Multipath volumes of one core: each over paths, each path a queue of a controller or a local
 //! device.
 //!
 //! Decides, from what the reactor hands in, which path serves an I/O and what became of it: the
 //! back end of all multipath volumes of a [`Core`](crate::Core), which alone drives it.
+//!
+//! [`HostEngine`] passes each event to its volume, and leads changes of what volumes and paths there
+//! are. A [`Volume`] owns its paths; two types borrow it while one event is handled: `VolumeIo` for
+//! what happens to I/O, `Sessions` for what happens to connections. All of them share one `Shared`:
+//! the table of I/Os, memory, timers and outputs of the core.
 //!
 //! * `connections`: those of one path, and where its association stands; `session`: it is learnt,
 //!   checked, opened

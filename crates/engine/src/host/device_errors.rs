@@ -142,7 +142,7 @@ impl VolumeIo<'_> {
             self.compare_passing_errors(at, now_ns);
         }
         if self.volume.leg != LegRole::None {
-            return;
+            return; // its mirror judges that
         }
         let errors = &mut self.volume.paths[at].errors.device;
         errors.note(failed, now_ns);
@@ -167,7 +167,7 @@ impl VolumeIo<'_> {
         let share = compared(&self.volume.paths[at]);
         let permille = self.volume.recovery.health.errors_permille;
         if permille == 0 || !share.is_many(permille) {
-            return;
+            return; // too few to say something
         }
         let others = self.volume.others(at);
         let better = others.filter(|path| share.is_worse_than(compared(path)));

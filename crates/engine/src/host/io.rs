@@ -469,7 +469,7 @@ impl VolumeIo<'_> {
     #[cold]
     pub(super) fn abandon_flushes(&mut self, at: PathIndex, now_ns: u64) {
         if self.volume.paths[at].kind.device().is_none() || !self.volume.recovery.enabled {
-            return;
+            return; // its controller's queue ends them, or nothing waits for them
         }
         let mut next = self.volume.paths[at].lane.oldest_issued();
         while let Some(index) = next {

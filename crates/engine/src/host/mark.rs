@@ -213,9 +213,9 @@ impl Volume {
         }
     }
 
-    /// Whether a path must wait for those before it: at the start the first path of a volume that
-    /// can be had says what it is (T31), not the one that was the fastest this time. The volume
-    /// isn't ready before all were tried anyway.
+    /// Whether a path must wait for those before it: at the start the first of a volume's paths
+    /// that can be had says what it is (T31), not the one that was the fastest this time. The
+    /// volume isn't ready before all were tried anyway.
     fn awaits_turn(&self, at: PathIndex) -> bool {
         let undecided = |it: &Path| {
             let early = !it.is_over() && !it.session.state().has_association();

@@ -292,7 +292,7 @@ impl VolumeIo<'_> {
         let history = &mut self.on.ios.get_mut(index).history;
         let refused = core::mem::take(&mut history.refused) & !(1 << at.0);
         if refused == 0 {
-            return;
+            return; // no other path stayed busy
         }
         for other in self.volume.paths.indexes() {
             // Else it has left, or did not refuse.

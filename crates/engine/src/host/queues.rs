@@ -44,7 +44,7 @@ impl Path {
     /// and does not judge.
     pub(super) fn pass_on_sick(&self, why: Why, on: &mut PathContext<'_>) {
         if on.settings.core != 0 {
-            return;
+            return; // core 0 passes it on
         }
         on.out.publish(self.news(PathEvent::Sick(why)));
         on.warn(self, report::on_probation(self, why));
@@ -68,8 +68,8 @@ impl Volume {
         paths.any(|path| path.is_live() && !path.has_queue() && self.head.is_open(path.index))
     }
 
-    /// Number of the I/O queue that one of so many cores has on a path; `None`: it has none, or
-    /// the controller is not known.
+    /// Number of the I/O queue on a path that one of so many cores has; `None`: it has none, or the
+    /// controller is not known.
     pub(super) fn queue_of(&self, at: PathIndex, core: u16, cores: u16) -> Option<u16> {
         let granted = self.paths[at].known.facts.as_ref()?.controller.io_queues;
         let home = self.recovery.home.unwrap_or(self.number) % cores.max(1);

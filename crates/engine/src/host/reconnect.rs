@@ -187,7 +187,7 @@ impl Sessions<'_> {
             || path.address().is_none()
             || !recovery.enabled
         {
-            return;
+            return; // connections are left, it is a device or in use, or it never comes back
         }
         let closed = |path: &mut Path| {
             let unflushed = path.cache.take_due_report() && path.has_unflushed();
@@ -203,7 +203,7 @@ impl Sessions<'_> {
                 comeback.report = LossReport::Given;
                 self.on.out.tell_core_0(closed(path));
             }
-            return;
+            return; // core 0 decides when it is connected again
         }
         if comeback.others > 0 || !is_lost {
             return; // other cores have connections, or it was reported, or it leaves

@@ -144,7 +144,7 @@ impl Volume {
             return; // no path was admitted yet
         };
         if !settled || !any || self.ready.is_some() || self.is_leaving() {
-            return;
+            return; // paths are still tried, none is live, it was reported, or the volume leaves
         }
         let info = VolumeInfo {
             bytes: size.bytes(),
@@ -569,7 +569,7 @@ impl HostEngine {
     #[cold]
     pub(super) fn start(&mut self, now_ns: u64) {
         if self.on.shutdown.is_closing() {
-            return;
+            return; // it was stopped before its first turn
         }
         for volume in &mut self.volumes {
             volume.shut_gate(&mut self.on.out, now_ns);

@@ -47,7 +47,7 @@ impl Sessions<'_> {
         let (path, mut on) = self.path(at);
         let leaves = !abort && path.flush_before_close(&mut on, now_ns);
         if leaves || path.kind.device().is_some() {
-            return;
+            return; // it flushes first, or has no connections
         }
         if abort {
             path.session.close(Role::Io, true, on.out, now_ns);
@@ -125,7 +125,7 @@ impl HostEngine {
         }
         let over = self.on.ios.active() == 0 || self.on.shutdown.is_overdue();
         if self.on.shutdown.stage() == Stage::Serving || !over {
-            return;
+            return; // I/O is taken, or has not ended
         }
         // A flush for somebody else has covered what was completed before it, not all.
         for path in self.volumes.iter_mut().flat_map(|it| it.paths.iter_mut()) {
