@@ -11,7 +11,7 @@ mod configured;
 
 use engine::export::ExportEvent;
 use engine::host::{
-    HostConfig, HostEngine, HostEvent, Io, IoOp, PathConfig, PathKind, Recovery, VolumeConfig,
+    HostConfig, HostEvent, Io, IoOp, Multipath, PathConfig, PathKind, Recovery, VolumeConfig,
 };
 use engine::machine::Memory;
 use engine::{Core, LocalDevice, Machine, Output, Span};
@@ -81,7 +81,7 @@ impl Memory for NoMemory {
 }
 
 fn run(paths: u64, iterations: u64) -> u64 {
-    let mut engine = Core::without_front_ends(HostEngine::new(config(paths)));
+    let mut engine = Core::without_front_ends(Multipath::new(config(paths)));
     let mut now_ns = SECOND;
     engine.turn(&mut NoMemory, now_ns);
     let mut pending = VecDeque::with_capacity(2 * IN_FLIGHT);

@@ -14,7 +14,7 @@ mod configured;
 mod made;
 
 use engine::export::ExportEvent;
-use engine::host::{HostConfig, HostEngine, HostEvent, Io, IoOp};
+use engine::host::{HostConfig, HostEvent, Io, IoOp, Multipath};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::machine::Memory;
 use engine::mirror::{Devices, MIRRORS_FROM};
@@ -128,7 +128,7 @@ struct Bench {
 impl Bench {
     /// `None` unless `volume` is ready.
     fn new(volume: u16) -> Option<Self> {
-        let host = HostEngine::new(host_config());
+        let host = Multipath::new(host_config());
         let legs = made::legs(1, true, Properties::default())?;
         let mut bench = Self {
             engine: match volume {

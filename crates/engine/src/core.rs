@@ -27,7 +27,7 @@
 use crate::devices::Devices;
 use crate::export::{ExportConfig, ExportControl, ExportCounters, ExportEvent, NbdServer};
 use crate::host::{
-    Hints, HostControl, HostEngine, HostEvent, Io, IoDone, Peers, SubmitError, VolumeInfo,
+    Hints, HostControl, HostEvent, Io, IoDone, Multipath, Peers, SubmitError, VolumeInfo,
 };
 use crate::limits::{CHANGES_READY, EXPORTS_MAX};
 use crate::machine::{
@@ -285,12 +285,12 @@ impl Core {
     }
 
     /// The multipath volumes, for their counters.
-    pub fn host(&self) -> &HostEngine {
+    pub fn host(&self) -> &Multipath {
         self.devices.host()
     }
 
-    /// The multipath volumes, for [`HostEngine::explain`].
-    pub fn host_mut(&mut self) -> &mut HostEngine {
+    /// The multipath volumes, for [`Multipath::explain`].
+    pub fn host_mut(&mut self) -> &mut Multipath {
         self.devices.host_mut()
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Responsible for which back end serves a device, and for completions and events: they come back
 //! by one match on the issuer. The closed set of back ends is [`BackEnd`]: multipath volumes, all
-//! in the [`HostEngine`], and mirrors.
+//! in the [`Multipath`], and mirrors.
 //!
 //! # Contract
 //! Devices have numbers: multipath volumes below [`MIRRORS_FROM`], mirrors from there on. Front
@@ -24,7 +24,7 @@
 //! order first (flushed, intents forgotten, "clean" said), and then the host. A request that has
 //! not ended when the time is over fails; such a mirror was not stopped cleanly, and is made alike
 //! at its next start.
-use crate::host::{Hints, HostControl, HostEngine, HostEvent, Io, SubmitError, Volume, Witness};
+use crate::host::{Hints, HostControl, HostEvent, Io, Multipath, SubmitError, Volume, Witness};
 use crate::limits::MIRROR_SCRATCH_BYTES;
 use crate::machine::{self, Memory, Span};
 use crate::mirror::{
@@ -39,7 +39,7 @@ use block::{DeviceId, IoLimits, Issuer, Range};
 
 /// The block devices of one core. See the module's contract.
 pub struct Devices {
-    host: HostEngine,
+    host: Multipath,
     mirrors: Mirrors,
     /// Changes that front ends have under way, whichever front end.
     pub(crate) order: ChangeOrder,
@@ -74,7 +74,7 @@ impl BackEnd {
 #[derive(Clone, Copy)]
 pub(crate) struct BackEnds<'a> {
     /// The multipath volumes, for what only these have: paths, and what is left on them.
-    pub host: &'a HostEngine,
+    pub host: &'a Multipath,
     mirrors: &'a [Option<Box<MirrorDevice>>],
 }
 
@@ -143,13 +143,13 @@ impl<'a> BackEnds<'a> {
 /// As [`BackEnds`], to issue requests.
 pub(crate) struct BackEndsMut<'a> {
     /// As [`BackEnds::host`].
-    pub host: &'a mut HostEngine,
+    pub host: &'a mut Multipath,
     mirrors: &'a mut [Option<Box<MirrorDevice>>],
 }
 
 impl<'a> BackEndsMut<'a> {
     /// The volumes of the host, and these mirrors: the first ones.
-    pub fn new(host: &'a mut HostEngine, mirrors: &'a mut [Option<Box<MirrorDevice>>]) -> Self {
+    pub fn new(host: &'a mut Multipath, mirrors: &'a mut [Option<Box<MirrorDevice>>]) -> Self {
         Self { host, mirrors }
     }
 
@@ -190,8 +190,8 @@ impl<'a> BackEndsMut<'a> {
     }
 }
 
-impl From<HostEngine> for Devices {
-    fn from(host: HostEngine) -> Self {
+impl From<Multipath> for Devices {
+    fn from(host: Multipath) -> Self {
         let none = MirrorsConfig {
             mirrors: Vec::new(),
             elsewhere: Vec::new(),
@@ -208,7 +208,7 @@ impl Devices {
     /// # Panics
     /// If there are too many, or there is less memory than they need, or a leg is no volume of the
     /// host; configurations are checked before.
-    pub fn new(mut host: HostEngine, config: MirrorsConfig) -> Self {
+    pub fn new(mut host: Multipath, config: MirrorsConfig) -> Self {
         let mirrors = Mirrors::new(config, &mut host);
         let room = mirrors.room();
         Self {
@@ -222,12 +222,12 @@ impl Devices {
     }
 
     /// The host's engine: its volumes, those that are legs among them.
-    pub fn host(&self) -> &HostEngine {
+    pub fn host(&self) -> &Multipath {
         &self.host
     }
 
     /// The same.
-    pub(crate) fn host_mut(&mut self) -> &mut HostEngine {
+    pub(crate) fn host_mut(&mut self) -> &mut Multipath {
         &mut self.host
     }
 
@@ -289,7 +289,7 @@ impl Devices {
         self.back_ends().times_given_up(DeviceId(volume))
     }
 
-    /// As [`HostEngine::flush_failed_for`], of any device; of one that is not here, nothing.
+    /// As [`Multipath::flush_failed_for`], of any device; of one that is not here, nothing.
     pub fn flush_failed_for(&mut self, volume: u16, heard: bool) {
         match BackEnd::of(DeviceId(volume)) {
             BackEnd::Multipath(volume) => self.host.flush_failed_for(volume, heard),

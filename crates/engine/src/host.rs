@@ -4,7 +4,7 @@
 //! Decides, from what the reactor hands in, which path serves an I/O and what became of it: the
 //! back end of all multipath volumes of a [`Core`](crate::Core), which alone drives it.
 //!
-//! [`HostEngine`] passes each event to its volume, and leads changes of what volumes and paths there
+//! [`Multipath`] passes each event to its volume, and leads changes of what volumes and paths there
 //! are. A [`Volume`] owns its paths; two types borrow it while one event is handled: `VolumeIo` for
 //! what happens to I/O, `Sessions` for what happens to connections. All of them share one `Shared`:
 //! the table of I/Os, memory, timers and outputs of the core.
@@ -121,8 +121,8 @@ use shutdown::Shutdown;
 use standstill::Standstills;
 use volumes::Ready;
 
-/// The engine of one core. See the module's contract.
-pub struct HostEngine {
+/// The multipath volumes of one core. See the module's contract.
+pub struct Multipath {
     volumes: Vec<Volume>,
     on: Shared,
     started: bool,
@@ -160,7 +160,7 @@ impl Shared {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// An engine that does nothing before its first `turn`.
     ///
     /// # Panics
@@ -173,7 +173,7 @@ impl HostEngine {
     /// An engine with room for so many paths in all, where more may come while it runs.
     ///
     /// # Panics
-    /// As [`HostEngine::new`]; or if there is less room than there are paths.
+    /// As [`Multipath::new`]; or if there is less room than there are paths.
     pub fn with_room(mut config: HostConfig, room: usize) -> Self {
         let checked = config.check();
         assert!(checked.is_ok(), "{checked:?}");
@@ -320,7 +320,7 @@ impl HostEngine {
 }
 
 /// As [`Machine`](crate::Machine) has them, for [`Core`](crate::Core).
-impl HostEngine {
+impl Multipath {
     pub(crate) fn connections_max(&self) -> u32 {
         self.room as u32 * 2
     }
@@ -508,7 +508,7 @@ impl HostEngine {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Takes the events of all machines that were called since the last turn.
     #[inline(never)]
     fn drain(&mut self, now_ns: u64) {

@@ -59,7 +59,7 @@ pub use settings::{admin_offline, set_admin_offline, set_speed, speed_of};
 pub use types::*;
 
 use crate::devices::BackEndsMut;
-use crate::host::{Changed, HostEngine, HostEvent, IoDone, VolumeInfo};
+use crate::host::{Changed, HostEvent, IoDone, Multipath, VolumeInfo};
 use crate::limits::{MIRROR_SCRATCH_BYTES, MIRRORS_MAX};
 use crate::machine::{self, Memory, Span};
 use alloc::boxed::Box;
@@ -90,7 +90,7 @@ pub(crate) struct Mirrors {
 
 /// The parts of a core that drive mirrors.
 pub(crate) struct Drive<'a> {
-    pub host: &'a mut HostEngine,
+    pub host: &'a mut Multipath,
     /// For front ends and the program.
     pub events: &'a mut VecDeque<HostEvent>,
     pub memory: &'a mut dyn Memory,
@@ -107,7 +107,7 @@ impl Mirrors {
     ///
     /// # Panics
     /// As [`Devices::new`].
-    pub fn new(config: MirrorsConfig, host: &mut HostEngine) -> Self {
+    pub fn new(config: MirrorsConfig, host: &mut Multipath) -> Self {
         let here = config.mirrors.iter().flatten().count();
         let bytes = here as u64 * u64::from(MIRROR_SCRATCH_BYTES);
         assert!(
@@ -157,7 +157,7 @@ impl Mirrors {
     ///
     /// # Panics
     /// If it is no device that a mirror may stand over.
-    fn attach(&mut self, device: DeviceId, (mirror, place): (u8, u8), host: &mut HostEngine) {
+    fn attach(&mut self, device: DeviceId, (mirror, place): (u8, u8), host: &mut Multipath) {
         number(mirror).assert_above(device);
         assert!(
             device.0 < MIRRORS_FROM,
@@ -224,7 +224,7 @@ impl Mirrors {
         place: usize,
         order: &MirrorOrder,
         ends: bool,
-        host: &mut HostEngine,
+        host: &mut Multipath,
         events: &mut VecDeque<HostEvent>,
         now_ns: u64,
     ) -> bool {
@@ -272,7 +272,7 @@ impl Mirrors {
     ///
     /// # Panics
     /// There is no memory left for it: the program counts mirrors.
-    fn admit(&mut self, place: usize, anew: &Anew, host: &HostEngine) {
+    fn admit(&mut self, place: usize, anew: &Anew, host: &Multipath) {
         let Some(span) = self.free.pop() else {
             unreachable!("{}: a mirror more than there is memory", anew.config.name);
         };
@@ -327,7 +327,7 @@ impl Mirrors {
         index: u8,
         anew: &Anew,
         ends: bool,
-        host: &mut HostEngine,
+        host: &mut Multipath,
         now_ns: u64,
     ) -> Result<(), String> {
         let idle = self.get(index.into()).map(|it| self.is_idle(it, index));
@@ -361,7 +361,7 @@ impl Mirrors {
     }
 
     /// As [`Self::attach`], of one that may have been a leg before.
-    fn attach_again(&mut self, device: DeviceId, leg: (u8, u8), host: &mut HostEngine) {
+    fn attach_again(&mut self, device: DeviceId, leg: (u8, u8), host: &mut Multipath) {
         self.attach(device, leg, host);
         host.uncut(device.0);
     }
@@ -460,7 +460,7 @@ impl Mirrors {
     /// The file behind a leg became shorter; whether it is a leg.
     pub fn file_cut(
         &mut self,
-        host: &HostEngine,
+        host: &Multipath,
         file: machine::LocalDevice,
         end: u64,
         now_ns: u64,
@@ -485,7 +485,7 @@ impl Mirrors {
     }
 
     /// Once a turn: see [`MirrorDevice::inspect_legs`].
-    pub fn inspect_legs(&mut self, host: &mut HostEngine, now_ns: u64) {
+    pub fn inspect_legs(&mut self, host: &mut Multipath, now_ns: u64) {
         for place in 0..self.all.len() {
             let (lower, rest) = self.all.split_at_mut(place);
             if let Some(Some(mirror)) = rest.first_mut() {
@@ -495,7 +495,7 @@ impl Mirrors {
     }
 
     /// When something is due, of each.
-    pub fn timeouts(&self, host: &HostEngine) -> impl Iterator<Item = u64> {
+    pub fn timeouts(&self, host: &Multipath) -> impl Iterator<Item = u64> {
         let here = self.all.iter().flatten();
         here.filter_map(|it| it.timeout(host))
     }

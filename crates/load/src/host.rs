@@ -9,7 +9,7 @@ use super::worker::{Finished, Task};
 use crate::progress;
 use anyhow::{Context, anyhow, bail};
 use engine::Span;
-use engine::host::{HostConfig, HostControl, HostEngine, VolumeConfig, VolumeInfo};
+use engine::host::{HostConfig, HostControl, Multipath, VolumeConfig, VolumeInfo};
 use engine::limits::{IO_MAX, SCRATCH_BYTES};
 use paths::board::{Board, node_of};
 use paths::ends::{Resources, VolumePlan};
@@ -99,7 +99,7 @@ impl Host {
             let config = plan.config(number, &volumes);
             let fits = config.check();
             fits.map_err(|error| Usage::error(error.to_string()))?;
-            let engine = engine::Core::without_front_ends(HostEngine::new(config));
+            let engine = engine::Core::without_front_ends(Multipath::new(config));
             let machine = LoadMachine::new(
                 engine,
                 number as u16,

@@ -277,7 +277,7 @@ mod tests {
     use crate::job::{JobPlan, JobRules};
     use crate::pattern::{Region, Shape};
     use crate::sizes::Sizes;
-    use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, VolumeConfig};
+    use engine::host::{HostConfig, Multipath, PathConfig, PathKind, VolumeConfig};
     use engine::{LocalDevice, Output};
 
     /// One device path, of core 0 of two.
@@ -363,7 +363,7 @@ mod tests {
     fn t47_while_a_core_sleeps_the_board_shows_what_it_waits_for() {
         let board = Arc::new(Board::new(&[0; 2], 1));
         let (told, events) = mpsc::channel();
-        let engine = Core::without_front_ends(HostEngine::new(config()));
+        let engine = Core::without_front_ends(Multipath::new(config()));
         let progress = Arc::default();
         let shown = Arc::clone(&board);
         let mut machine =

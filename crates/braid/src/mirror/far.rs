@@ -10,7 +10,7 @@ use crate::ends::{FileAccess, Resources, VolumePlan};
 use crate::uri::{PathKeys, PathUri};
 use anyhow::{anyhow, bail};
 use engine::export::{ExportControl, ExportEvent};
-use engine::host::{HostConfig, HostControl, HostEngine, HostEvent, Io, IoOp, VolumeInfo};
+use engine::host::{HostConfig, HostControl, HostEvent, Io, IoOp, Multipath, VolumeInfo};
 use engine::limits::SCRATCH_BYTES;
 use engine::machine::Memory;
 use engine::{Around, Core, Machine, Span};
@@ -229,7 +229,7 @@ impl Far {
         config.check().map_err(|error| anyhow!("{error}"))?;
         let (told, events) = mpsc::channel();
         let machine = FarMachine {
-            engine: Core::without_front_ends(HostEngine::new(config)),
+            engine: Core::without_front_ends(Multipath::new(config)),
             told,
             next: None,
             task: None,

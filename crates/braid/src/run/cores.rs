@@ -14,7 +14,7 @@ use anyhow::bail;
 use engine::Core;
 use engine::export::{ExportConfig, ExportControl};
 use engine::host::{
-    Bar, Change, HostConfig, HostControl, HostEngine, Mark, PathNews, Recovery, VolumeConfig,
+    Bar, Change, HostConfig, HostControl, Mark, Multipath, PathNews, Recovery, VolumeConfig,
 };
 use engine::limits::{MIRRORS_MAX, SCRATCH_BYTES};
 use engine::mirror::{Devices, MIRRORS_FROM, MirrorOrder};
@@ -113,7 +113,7 @@ impl Cores {
             let behind = scratch(config).at + u64::from(SCRATCH_BYTES);
             let of_mirrors = mirrors.of_core(core, behind);
             let mut arena_bytes = behind + u64::from(of_mirrors.scratch.len);
-            let engine = Devices::new(HostEngine::with_room(host, room), of_mirrors);
+            let engine = Devices::new(Multipath::with_room(host, room), of_mirrors);
             let mut engine = Core::new(engine, volumes.len(), export);
             for _ in 0..config.nvme_places() {
                 let at = arena_bytes.next_multiple_of(ARENA_ALIGNMENT);

@@ -5,7 +5,7 @@
 
 use engine::Core;
 use engine::export::{ExportConfig, ExportControl, Offer};
-use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig};
+use engine::host::{HostConfig, Multipath, PathConfig, PathKind, Recovery, VolumeConfig};
 use runtime::{Handle, ReactorConfig, ReactorStats, spawn};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -84,7 +84,7 @@ fn start(target: &Target) -> Handle<Core> {
         requests_max: 8,
         arena_bytes: ARENA,
     };
-    let engine = Core::new(HostEngine::new(host), 1, export);
+    let engine = Core::new(Multipath::new(host), 1, export);
     let config = ReactorConfig {
         name: "copies".into(),
         cpu: None,

@@ -24,8 +24,8 @@
 //!
 //! # Limits
 //! 64 paths per volume, [`VOLUMES_MAX`] volumes, and as many paths in all as
-//! [`HostEngine::with_room`] was told. One change of a path at a time, but failing it.
-use super::HostEngine;
+//! [`Multipath::with_room`] was told. One change of a path at a time, but failing it.
+use super::Multipath;
 use super::path::AdminState;
 use super::pending_change::{ChangeStage, PendingChange};
 use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
@@ -139,7 +139,7 @@ impl Volume {
 /// A change that has begun, or why it can't.
 type Begun = Result<PendingChange, String>;
 
-impl HostEngine {
+impl Multipath {
     /// Core 0: a change is asked for; `wait_ns` bounds how long it may take.
     pub(super) fn change(&mut self, ticket: u64, change: Change, wait_ns: u64, now_ns: u64) {
         let until_ns = now_ns.saturating_add(wait_ns);

@@ -14,7 +14,7 @@ use super::path::{AdminState, Path};
 use super::pending_change::{ChangeStep, Changing};
 use super::session::Sessions;
 use super::types::{Doubt, HostConfig, HostEvent, PathConfig, VolumeConfig};
-use super::{HostEngine, Volume, device, probation, report};
+use super::{Multipath, Volume, device, probation, report};
 use crate::machine::Output;
 use nvme::host::Command;
 use policy::PathIndex;
@@ -277,7 +277,7 @@ impl Sessions<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Does what core 0 says, or takes note of it.
     pub(super) fn obey(&mut self, order: Order, now_ns: u64) {
         let Order {

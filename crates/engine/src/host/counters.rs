@@ -6,7 +6,7 @@ use super::path::Path;
 use super::probation::PathHealth;
 use super::types::{HostEvent, IoOp, PathFacts, PathState, ReconnectWait};
 use super::volumes::{LegRole, Volume};
-use super::{HostEngine, WriteFailover, report};
+use super::{Multipath, WriteFailover, report};
 use alloc::string::String;
 use block::IoLimits;
 use multipath::Outcome;
@@ -211,7 +211,7 @@ impl Path {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Why a path takes no I/O of this core; `None`: it does, or would if no better one was there.
     pub fn path_hindrance(&self, volume: u16, path: PathIndex) -> Option<String> {
         let it = self.volumes.get(usize::from(volume));

@@ -1,7 +1,7 @@
 //! A leg of a mirror that another host may take over (T48): what it was given is taken back.
 //!
 //! # Contract
-//! [`HostEngine::cut`] ends the connections of the volume's paths, so that the bound of what they
+//! [`Multipath::cut`] ends the connections of the volume's paths, so that the bound of what they
 //! carry counts from now (T9), and fails what waits; what fails from then on is not tried again.
 //! New I/O goes as ever: whoever cuts submits only what may go. A change that nobody answered for
 //! is held first, as ever, and fails afterwards. Reads with [`Hints::past_cut`] go on: they wait
@@ -16,7 +16,7 @@
 use super::io::VolumeIo;
 use super::types::NO_PATH;
 use super::volumes::Volume;
-use super::{HostEngine, WriteFailover};
+use super::{Multipath, WriteFailover};
 use multipath::Outcome;
 
 impl VolumeIo<'_> {
@@ -30,7 +30,7 @@ impl VolumeIo<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Takes back what a volume was given, as far as that can be done.
     pub fn cut(&mut self, volume: u16, why: &str, now_ns: u64) {
         // Where nobody waits for what is under way, an error would say too early that it is over.

@@ -1,5 +1,5 @@
 //! Local devices as paths: an I/O as a device request, and what a device's error means.
-use super::HostEngine;
+use super::Multipath;
 
 use super::status;
 use super::types::{Io, IoOp, PathKind};
@@ -97,7 +97,7 @@ impl Volume {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// The devices that a volume's paths lead to have so many bytes now: a file or a disk became
     /// larger. The volume is as large when all its paths are.
     pub fn resize_device(&mut self, volume: u16, size: u64, now_ns: u64) {

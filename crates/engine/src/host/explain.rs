@@ -2,8 +2,8 @@
 //! each path, what it chose, and what came true.
 //!
 //! # Contract
-//! [`HostEngine::explain`] begins for one volume, [`HostEngine::explained`] hands out what has
-//! ended, [`HostEngine::explain_no_more`] ends it. Choices are as they would be without. An I/O
+//! [`Multipath::explain`] begins for one volume, [`Multipath::explained`] hands out what has
+//! ended, [`Multipath::explain_no_more`] ends it. Choices are as they would be without. An I/O
 //! that goes to another path, or to the same again, is written down again as a further attempt. Of
 //! an I/O that is cut each piece is an I/O of its own. One that has to wait for something is
 //! written down as that first. Flushes are not: nothing is chosen for them.
@@ -18,7 +18,7 @@ use super::io::VolumeIo;
 use super::io_table::{EMPTY, IoTable, Slot, carries};
 use super::types::{Io, PathState};
 use super::volumes::Volume;
-use super::{HostEngine, report};
+use super::{Multipath, report};
 use crate::limits::{EXPLAIN_PAUSE_NS, EXPLAINED_MAX, EXPLAINED_OPEN_MAX};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -379,7 +379,7 @@ impl VolumeIo<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Writes down why I/Os of a volume go where they go, from now on; what was asked about it
     /// before is forgotten. False: there is no such volume.
     pub fn explain(&mut self, volume: u16, wanted: Wanted, now_ns: u64) -> bool {

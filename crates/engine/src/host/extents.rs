@@ -8,7 +8,7 @@
 //! come. Questions hold no memory of I/O, no slot of a queue, and delay nothing.
 //!
 //! Core 0 has the admin connections; the other cores ask it to.
-use super::HostEngine;
+use super::Multipath;
 use super::connections::Role;
 use super::outbox::Outbox;
 use super::path::Path;
@@ -134,7 +134,7 @@ impl Volume {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Source that can be asked for holes of a volume; `None`: none.
     pub(crate) fn witness(&self, volume: u16) -> Option<Witness> {
         let it = &self.volumes[usize::from(volume)];

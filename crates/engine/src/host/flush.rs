@@ -15,7 +15,7 @@
 //! then gives them up by itself, for the flushes that it has.
 //!
 //! The client that asked for a flush may have gone before it fails: then the next one fails for the
-//! same reason ([`HostEngine::flush_failed_for`]), until somebody has heard of it.
+//! same reason ([`Multipath::flush_failed_for`]), until somebody has heard of it.
 //!
 //! A flush that a device had when its path was given up, and that then fails, was heard by nobody:
 //! on each core the volume's flushes that wait fail for it, or the next one.
@@ -41,7 +41,7 @@ use super::outbox::Outbox;
 use super::path::{AdminState, Path};
 use super::types::{HostEvent, PathEvent, PathKind};
 use super::volumes::Volume;
-use super::{HostEngine, report};
+use super::{Multipath, report};
 use alloc::string::String;
 use canary::Bug;
 use multipath::Outcome;
@@ -361,7 +361,7 @@ impl VolumeIo<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// The mirror has noted what lost controllers of a leg may have had in their caches, and gives
     /// it again: nobody waits for those controllers to flush it.
     pub fn forget_cache(&mut self, volume: u16, now_ns: u64) {

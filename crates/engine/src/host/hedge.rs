@@ -28,7 +28,7 @@ mod stats;
 
 pub use stats::HedgeStats;
 
-use super::HostEngine;
+use super::Multipath;
 use super::connections::Role;
 use super::counters::group;
 use super::io::VolumeIo;
@@ -703,7 +703,7 @@ impl VolumeIo<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Counters of second copies of reads of a volume.
     pub fn hedge_stats(&self, volume: u16) -> HedgeStats {
         let volume = self.volumes.get(usize::from(volume));

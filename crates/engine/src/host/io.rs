@@ -15,7 +15,7 @@ use super::probation::is_timed;
 use super::session::Sessions;
 use super::types::{Doubt, Hints, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use super::volumes::{PathContext, Volume};
-use super::{HostEngine, Ready, Shared, WriteFailover, device, report, status};
+use super::{Multipath, Ready, Shared, WriteFailover, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use block::IoLimits;
 use canary::Bug;
@@ -152,7 +152,7 @@ impl Sessions<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Takes one I/O. Its end is a [`HostEvent::Done`](super::HostEvent::Done), also when it fails
     /// at once; until then the engine owns the bytes of `io.span`.
     ///

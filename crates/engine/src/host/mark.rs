@@ -29,7 +29,7 @@ use super::session::Sessions;
 use super::session::namespace;
 use super::types::{Bar, HostEvent, Mark, PathFacts};
 use super::volumes::{LegRole, PathContext, Volume};
-use super::{HostEngine, WriteFailover, fence, report};
+use super::{Multipath, WriteFailover, fence, report};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -314,7 +314,7 @@ impl Sessions<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// A mirror is ours. It had another owner, here or on another host, that didn't stop in order
     /// if it is `unclean`: controllers of its legs may have in their caches what that one
     /// acknowledged and did not flush, though no mark of this host says so; also those whose paths

@@ -1,10 +1,10 @@
 //! Exchange between the cores of a program about the paths that all of them use: I/Os in flight
 //! (T47), and, for volumes that weigh their paths per NUMA node, measured latencies (A13).
-use super::HostEngine;
+use super::Multipath;
 use policy::{Means, NodeMeans};
 
 /// The other cores of a program, as one core sees them. Paths are named by their places, which are
-/// the same on every core and below [`HostEngine::with_room`]'s.
+/// the same on every core and below [`Multipath::with_room`]'s.
 pub trait Peers {
     /// Whether there are any: else counts are neither read nor shown.
     fn are_there(&self) -> bool;
@@ -25,7 +25,7 @@ pub trait Peers {
     fn show_means(&mut self, _means: impl Iterator<Item = (usize, Means)>) {}
 }
 
-impl HostEngine {
+impl Multipath {
     /// Takes over what the other cores have in flight, and weighs paths by what the node measured.
     pub(crate) fn learn_from(&mut self, peers: &mut impl Peers) {
         if peers.are_there() {

@@ -29,7 +29,7 @@ use super::outbox::Outbox;
 use super::path::{AdminState, Path};
 use super::types::{Io, IoOp, PathEvent};
 use super::volumes::Volume;
-use super::{HostEngine, hedge, report};
+use super::{Multipath, hedge, report};
 use crate::machine::{Memory, Span};
 use crate::scratch::Scratch;
 use alloc::vec::Vec;
@@ -435,7 +435,7 @@ impl VolumeIo<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Probes all paths without I/O whose time it is or will be soon, if it is that of any.
     fn probe_idle(&mut self, now_ns: u64) {
         let is_stopping = self.on.shutdown.has_begun();

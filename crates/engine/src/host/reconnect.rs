@@ -8,7 +8,7 @@
 //!
 //! One that dies again before it has lived as long as the longest wait goes on with the wait it
 //! had: a path that comes and goes costs its volume no more than one that is dead.
-use super::HostEngine;
+use super::Multipath;
 use super::abort::CommandId;
 use super::connections::{LossReport, Role, SessionState};
 use super::outbox::Outbox;
@@ -264,7 +264,7 @@ impl Sessions<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// News from another core.
     pub(super) fn news(&mut self, news: PathNews, now_ns: u64) {
         match news {

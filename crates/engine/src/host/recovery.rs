@@ -1,6 +1,6 @@
 //! Rules of a volume for paths that fail: its knobs, and what they have led to.
 use super::types::HostEvent;
-use super::{HostEngine, probation};
+use super::{Multipath, probation};
 use multipath::AnaUse;
 use multipath::health::Limits;
 
@@ -105,7 +105,7 @@ impl Recovery {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Other times, repetitions and limits for a volume that runs. Waits that have begun go on as
     /// they were, but for that of I/O for a usable path; a path that was given up stays so.
     ///

@@ -14,7 +14,7 @@ use super::path::{Path, Target};
 use super::recovery::WriteFailover;
 use super::types::{HostConfig, HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
 use super::volumes::{PathContext, Volume};
-use super::{HostEngine, Ready, Shared, device, fence, report};
+use super::{Multipath, Ready, Shared, device, fence, report};
 use crate::limits::{BUFFER_MAX, IO_BYTES_MAX};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -564,7 +564,7 @@ impl Sessions<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Begins with all paths; once.
     #[cold]
     pub(super) fn start(&mut self, now_ns: u64) {

@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //! Whatever happens, the caller that asked for a change is answered once.
-use super::HostEngine;
+use super::Multipath;
 use super::change::What;
 use super::connections::Role;
 use super::session::Sessions;
@@ -27,7 +27,7 @@ impl Sessions<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Core 0: takes all changes as far as they go now; whether there was any.
     fn advance_changes(&mut self, now_ns: u64) -> bool {
         let (mut at, mut any) = (0, false);

@@ -17,7 +17,7 @@ use super::session::Sessions;
 use super::shutdown::Stage;
 use super::types::HostEvent;
 use super::volumes::PathContext;
-use super::{HostEngine, report};
+use super::{Multipath, report};
 use crate::machine::Output;
 use policy::PathIndex;
 
@@ -81,7 +81,7 @@ impl Sessions<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// I/O has `drain_ns` from now on.
     pub(super) fn begin_drain(&mut self, drain_ns: u64, now_ns: u64) {
         let until_ns = now_ns.saturating_add(drain_ns);

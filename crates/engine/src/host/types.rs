@@ -266,7 +266,7 @@ pub struct Hints {
     /// The caller does it otherwise where the device refuses or fails it: that is no error to count
     /// or to report.
     pub replaceable: bool,
-    /// A read that [`HostEngine::cut`](super::HostEngine::cut) doesn't end: it waits for a path as
+    /// A read that [`Multipath::cut`](super::Multipath::cut) doesn't end: it waits for a path as
     /// ever.
     pub past_cut: bool,
     /// A change that does not wait for what an engine before this one had sent (T9): whoever asks

@@ -21,7 +21,7 @@ use super::recovery::HoldStats;
 use super::standstill::Standstills;
 use super::types::{IoOp, NO_PATH};
 use super::volumes::Volume;
-use super::{HostEngine, WriteFailover};
+use super::{Multipath, WriteFailover};
 use block::order::Ticket as Place;
 use multipath::{Attempt, Disposition, Outcome};
 use policy::PathIndex;
@@ -519,7 +519,7 @@ impl VolumeIo<'_> {
     }
 }
 
-impl HostEngine {
+impl Multipath {
     /// Ends the waits whose time is over.
     pub(super) fn waits_over(&mut self, now_ns: u64) {
         // One kind after the other, in all volumes.

@@ -7,7 +7,7 @@ use super::start::Starting;
 use super::table::{Table, given_by};
 use super::types::{MirrorConfig, MirrorState, Pending};
 use crate::devices::BackEndsMut;
-use crate::host::{HostEngine, HostEvent, Io, IoOp, VolumeInfo};
+use crate::host::{HostEvent, Io, IoOp, Multipath, VolumeInfo};
 use crate::machine::{Memory, Span};
 use crate::scratch::Scratch;
 use alloc::boxed::Box;
@@ -187,7 +187,7 @@ impl MirrorDevice {
     }
 
     /// When something is due, ns.
-    pub fn timeout(&self, host: &HostEngine) -> Option<u64> {
+    pub fn timeout(&self, host: &Multipath) -> Option<u64> {
         if self.needs_turn {
             return Some(0);
         }

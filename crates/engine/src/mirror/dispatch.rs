@@ -17,7 +17,7 @@ use super::settings::speed_of;
 use super::stack::stacked;
 use super::start;
 use super::table::{Entry, Task};
-use crate::host::{Hints, HostEngine, HostEvent, IoDone, IoOp, Volume, VolumeInfo};
+use crate::host::{Hints, HostEvent, IoDone, IoOp, Multipath, Volume, VolumeInfo};
 use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
 use crate::machine::Span;
 use crate::scratch::Scratch;
@@ -525,7 +525,7 @@ impl MirrorDevice {
         }
     }
 
-    pub(super) fn run_timeout(&self, host: &HostEngine) -> Option<u64> {
+    pub(super) fn run_timeout(&self, host: &Multipath) -> Option<u64> {
         let Phase::Running(it) = &self.phase else {
             return None;
         };

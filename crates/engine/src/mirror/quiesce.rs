@@ -11,7 +11,7 @@
 //! is on the legs after a heartbeat, which begins then.
 use super::device::{Context, MirrorDevice, Phase};
 use super::leg::LegDevice;
-use crate::host::{HostEngine, HostEvent};
+use crate::host::{HostEvent, Multipath};
 use alloc::format;
 use alloc::string::String;
 use mirror::ownership::BOUND_MAX_MS;
@@ -23,7 +23,7 @@ pub(super) fn whole_ms(ns: u64) -> u32 {
 
 impl MirrorDevice {
     /// For how long a leg of this volume may execute writes that can't be withdrawn any more, ms.
-    fn bound_of(&self, volume: u16, host: &HostEngine) -> u32 {
+    fn bound_of(&self, volume: u16, host: &Multipath) -> u32 {
         let bound_ns = host.leaves_behind_ns(volume);
         whole_ms(bound_ns.unwrap_or(self.config.leg_quiesce_ns))
     }
@@ -36,7 +36,7 @@ impl MirrorDevice {
         &self,
         volume: u16,
         name: &str,
-        host: &HostEngine,
+        host: &Multipath,
     ) -> Result<u32, String> {
         let bound_ms = self.bound_of(volume, host);
         match self.config.shared && bound_ms > BOUND_MAX_MS {
@@ -54,7 +54,7 @@ impl MirrorDevice {
     ///
     /// # Errors
     /// As [`Self::bound_with`].
-    pub(super) fn bound(&self, host: &HostEngine) -> Result<u32, String> {
+    pub(super) fn bound(&self, host: &Multipath) -> Result<u32, String> {
         let there = |leg: &&LegDevice| leg.info.is_some() && !leg.is_gone();
         let mut longest_ms = None;
         for leg in self.legs.iter().filter(there) {
@@ -65,7 +65,7 @@ impl MirrorDevice {
     }
 
     /// Until when a leg may execute writes that its volume has failed without waiting for them, ns.
-    pub(super) fn late_until_ns(&self, at: usize, host: &HostEngine) -> Option<u64> {
+    pub(super) fn late_until_ns(&self, at: usize, host: &Multipath) -> Option<u64> {
         let left_ns = host.volume(self.legs[at].config.volume)?.left_ns()?;
         Some(left_ns.saturating_add(self.config.leg_quiesce_ns))
     }
@@ -81,7 +81,7 @@ impl MirrorDevice {
     }
 
     /// Once a turn: whether some path was found since.
-    pub(super) fn inspect_bounds(&mut self, host: &HostEngine, now_ns: u64) {
+    pub(super) fn inspect_bounds(&mut self, host: &Multipath, now_ns: u64) {
         let found = host.paths_found();
         let it = self.expect_running();
         if core::mem::replace(&mut it.paths_found, found) == found {

@@ -15,7 +15,7 @@
 //! Writes, which all legs get, count as in flight there, and are no samples.
 use super::leg_paths::LegPaths;
 use crate::devices::BackEnds;
-use crate::host::{HostEngine, Io, Volume};
+use crate::host::{Io, Multipath, Volume};
 use crate::limits::MIRROR_IOS_MAX;
 use block::DeviceId;
 use mirror::Properties;
@@ -159,7 +159,7 @@ impl Reads {
         }
     }
 
-    fn inspect_paths(&mut self, host: &HostEngine, slot: u8, volume: u16) {
+    fn inspect_paths(&mut self, host: &Multipath, slot: u8, volume: u16) {
         let selector = &mut self.selector;
         self.leg_paths.set_usable(
             slot,

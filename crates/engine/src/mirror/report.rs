@@ -8,7 +8,7 @@ use super::reads::for_mirror;
 use super::sizes::LegSize;
 use super::types::{LegOrder, LegReport, LegStatus, MirrorOrder, MirrorReport};
 use crate::devices::{BackEnds, BackEndsMut};
-use crate::host::{HostEngine, Volume};
+use crate::host::{Multipath, Volume};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -134,7 +134,7 @@ impl MirrorDevice {
     }
 
     /// Until when the owner's record is kept from the legs.
-    fn gate_until_ns(&self, host: &HostEngine) -> Option<u64> {
+    fn gate_until_ns(&self, host: &Multipath) -> Option<u64> {
         let waits = self.acquiring().is_some_and(|it| !it.takes_over());
         let legs = self.legs.iter().filter(|_| waits);
         let gates = legs.filter_map(|leg| host.hold_stats(leg.config.volume).gate_until_ns);

@@ -113,7 +113,7 @@ impl MirrorDevice {
         }
     }
 
-    /// See [`HostEngine::flush_failed_for`](crate::host::HostEngine::flush_failed_for).
+    /// See [`Multipath::flush_failed_for`](crate::host::Multipath::flush_failed_for).
     pub fn flush_failed_for(&mut self, is_acknowledged: bool) {
         if let Some(it) = self.running() {
             it.machine.flush_failed_for(is_acknowledged);

@@ -14,7 +14,7 @@
 use super::calm::CALM_NS;
 use super::disk::USUAL_NS;
 use super::prelude::*;
-use engine::host::HostEngine;
+use engine::host::Multipath;
 use policy::Group;
 use policy::limits::{BUCKETS, WEIGHT_WHOLE};
 
@@ -226,7 +226,7 @@ impl Course<'_> {
             };
             let paths = |volume| first.paths(volume).map(move |path| (volume, path));
             for (volume, path) in self.rig.volumes().flat_map(paths) {
-                let ios = |it: &HostEngine| it.counters(volume, path).ios[..2].iter().sum::<u64>();
+                let ios = |it: &Multipath| it.counters(volume, path).ios[..2].iter().sum::<u64>();
                 shares.push(Share {
                     host: number,
                     path,

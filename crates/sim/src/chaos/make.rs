@@ -5,7 +5,7 @@ use super::wire_recorder::ENTRIES;
 use alloc::string::ToString;
 use core::net::SocketAddr;
 use engine::export::{ExportConfig, Offer};
-use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig};
+use engine::host::{HostConfig, Multipath, PathConfig, PathKind, Recovery, VolumeConfig};
 use engine::limits::EXPORT_ARENA_MIN;
 use engine::target::{TargetConfig, TargetEngine};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
@@ -97,7 +97,7 @@ impl Rig {
         };
         let config = host_config(layout, core, identity(number), vec![volume]);
         let room = layout.targets * usize::from(layout.ports) + SPARE_PATHS;
-        let mut engine = Core::new(HostEngine::with_room(config, room), 1, EXPORT);
+        let mut engine = Core::new(Multipath::with_room(config, room), 1, EXPORT);
         let offer = Offer {
             volume: 0,
             name: "v0".into(),

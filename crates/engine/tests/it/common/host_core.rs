@@ -1,6 +1,6 @@
 //! A core without front ends, whose program is the test.
 use engine::export::{ExportControl, ExportEvent};
-use engine::host::{Hints, HostConfig, HostControl, HostEngine, HostEvent, Io, SubmitError};
+use engine::host::{Hints, HostConfig, HostControl, HostEvent, Io, Multipath, SubmitError};
 use engine::machine::Memory;
 use engine::{Around, Core, Machine};
 use std::ops::{Deref, DerefMut};
@@ -10,12 +10,12 @@ pub struct HostCore(pub Core);
 
 impl HostCore {
     pub fn new(config: HostConfig) -> Self {
-        Self(Core::without_front_ends(HostEngine::new(config)))
+        Self(Core::without_front_ends(Multipath::new(config)))
     }
 
     /// With room for so many paths in all.
     pub fn with_room(config: HostConfig, room: usize) -> Self {
-        let engine = HostEngine::with_room(config, room);
+        let engine = Multipath::with_room(config, room);
         Self(Core::without_front_ends(engine))
     }
 
@@ -36,14 +36,14 @@ impl HostCore {
 }
 
 impl Deref for HostCore {
-    type Target = HostEngine;
-    fn deref(&self) -> &HostEngine {
+    type Target = Multipath;
+    fn deref(&self) -> &Multipath {
         self.0.host()
     }
 }
 
 impl DerefMut for HostCore {
-    fn deref_mut(&mut self) -> &mut HostEngine {
+    fn deref_mut(&mut self) -> &mut Multipath {
         self.0.host_mut()
     }
 }

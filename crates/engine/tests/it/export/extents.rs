@@ -3,7 +3,7 @@ use super::common::{NoMemory, SECOND, host_config, volume};
 use super::rig::{Rig, Setup, offer};
 use engine::Core;
 use engine::export::{ExportConfig, ExportControl, ExportEvent};
-use engine::host::{HostEngine, HostEvent, PathConfig, PathKind};
+use engine::host::{HostEvent, Multipath, PathConfig, PathKind};
 use engine::limits::{EXPORT_ARENA_MIN, EXTENT_QUESTIONS_MAX, EXTENT_WAIT_NS};
 use engine::machine::{DeviceExtent, ExtentRequest};
 use engine::target::TargetControl;
@@ -51,7 +51,7 @@ impl Pair {
             requests_max: 128,
             arena_bytes: EXPORT_ARENA_MIN,
         };
-        let mut engine = Core::new(HostEngine::new(host), 1, config);
+        let mut engine = Core::new(Multipath::new(host), 1, config);
         engine.handle_control(ExportControl::Offer(0, offer(false)), SECOND);
         let mut ready = false;
         for round in 0..60 {

@@ -4,7 +4,7 @@ use super::common::{MS, NoMemory, SECOND, host_config, volume};
 use super::rig::{Plain, offer};
 use engine::Core;
 use engine::export::{ExportConfig, ExportControl, ExportEvent};
-use engine::host::{HostEngine, HostEvent, PathConfig, PathKind};
+use engine::host::{HostEvent, Multipath, PathConfig, PathKind};
 use engine::limits::EXPORT_ARENA_MIN;
 use engine::machine::{Closed, DeviceExtent};
 use engine::{ConnId, LocalDevice, Machine, Output};
@@ -67,7 +67,7 @@ fn made(places: u16) -> Core {
         // Little for so many: most wait for it.
         arena_bytes: 2 * EXPORT_ARENA_MIN,
     };
-    Core::new(HostEngine::new(host), 1, config)
+    Core::new(Multipath::new(host), 1, config)
 }
 
 impl Hand {

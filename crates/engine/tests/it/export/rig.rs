@@ -6,7 +6,7 @@ use super::common::{
 use engine::Core;
 use engine::Machine;
 use engine::export::{ExportConfig, ExportControl, ExportEvent, Offer};
-use engine::host::{HostConfig, HostEngine, HostEvent};
+use engine::host::{HostConfig, HostEvent, Multipath};
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
 use nbd::client::{CommandError, Config};
 use nbd::wire::{Greeting, OptionHeader, RequestHeader, SimpleReply, handshake, opt};
@@ -70,7 +70,7 @@ impl Rig {
         let ports = setup.target.shapes.len() as u32;
         let target_arena = setup.target.arena_bytes as usize;
         let blocks = setup.target.subsystem.namespaces[0].blocks;
-        let host = HostEngine::new(setup.host);
+        let host = Multipath::new(setup.host);
         let engine = Rc::new(RefCell::new(Core::new(host, 1, setup.export)));
         let target = Rc::new(RefCell::new(TargetEngine::new(setup.target).unwrap()));
         let clients = Rc::new(RefCell::new(Clients::new(setup.slot_bytes)));

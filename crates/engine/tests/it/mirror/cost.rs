@@ -3,7 +3,7 @@ use super::common::{Arena, Disk};
 use super::made::mirrors;
 use super::rig::{configured, io, made};
 use engine::export::ExportEvent;
-use engine::host::{HostEngine, HostEvent, IoOp};
+use engine::host::{HostEvent, IoOp, Multipath};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::mirror::{Devices, MIRRORS_FROM};
 use engine::{Core, DeviceRequest, Machine, Output};
@@ -24,7 +24,7 @@ impl Counted {
         let disks = made(2, true);
         let (host, mirror) = configured(&disks);
         let at = 4 << 20;
-        let devices = Devices::new(HostEngine::new(host), mirrors(mirror, at));
+        let devices = Devices::new(Multipath::new(host), mirrors(mirror, at));
         Self {
             engine: Core::without_front_ends(devices),
             arena: Arena(vec![0; (at + u64::from(MIRROR_SCRATCH_BYTES)) as usize]),

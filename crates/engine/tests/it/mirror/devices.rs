@@ -1,14 +1,14 @@
 //! Mirrors and their legs as devices of one layer.
 use super::made;
 use super::rig::{Rig, configured, made as disks};
-use engine::host::{HostEngine, IoOp, SubmitError};
+use engine::host::{IoOp, Multipath, SubmitError};
 use engine::mirror::{Devices, MIRRORS_FROM};
 
 /// A mirror over these devices.
 fn over(legs: &[u16]) -> Devices {
     let (host, mut mirror) = configured(&disks(2, true));
     mirror.legs = legs.iter().map(|&leg| made::leg(leg)).collect();
-    Devices::new(HostEngine::new(host), made::mirrors(mirror, 4 << 20))
+    Devices::new(Multipath::new(host), made::mirrors(mirror, 4 << 20))
 }
 
 #[test]

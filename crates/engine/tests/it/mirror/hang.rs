@@ -6,7 +6,7 @@ use super::rig::{Rig, configured, crc32c, data, io, made};
 use engine::Core;
 use engine::Span;
 use engine::export::{ExportConfig, ExportControl, ExportEvent, Offer};
-use engine::host::{HostEngine, HostEvent, IoOp};
+use engine::host::{HostEvent, IoOp, Multipath};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::machine::{DeviceOp, Machine};
 use engine::mirror::{Devices, LegOrder, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorsConfig};
@@ -105,7 +105,7 @@ impl Offered {
             requests_max: 4,
             arena_bytes,
         };
-        let engine = Devices::new(HostEngine::new(host), mirrors);
+        let engine = Devices::new(Multipath::new(host), mirrors);
         let engine = Rc::new(RefCell::new(Core::new(engine, 2, export)));
         let clients = Rc::new(RefCell::new(Clients::new(1 << 20)));
         let mut world = World::new(5);

@@ -3,7 +3,7 @@ use super::common::{Disk, HOST, MS, SECOND, World, host_config};
 use super::made::{self, mirrors};
 pub use super::made::{LEG_BYTES, crc32c};
 use engine::export::{ExportControl, ExportEvent};
-use engine::host::{HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp};
+use engine::host::{HostConfig, HostControl, HostEvent, Io, IoDone, IoOp, Multipath};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::mirror::{
     Devices, LegOrder, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, MirrorReport,
@@ -126,7 +126,7 @@ impl Rig {
 
     pub fn with(disks: &[Disk], host: HostConfig, mirror: MirrorConfig) -> Self {
         let mut world = World::new(5);
-        let engine = Devices::new(HostEngine::new(host), mirrors(mirror, SCRATCH_AT));
+        let engine = Devices::new(Multipath::new(host), mirrors(mirror, SCRATCH_AT));
         let engine = Rc::new(RefCell::new(Core::without_front_ends(engine)));
         let arena = SCRATCH_AT as usize + MIRROR_SCRATCH_BYTES as usize;
         assert_eq!(world.add(engine.clone(), arena), HOST);

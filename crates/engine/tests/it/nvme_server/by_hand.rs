@@ -3,7 +3,7 @@ use super::common::{host_config, volume};
 use super::rig::local;
 use crate::target_hand::*;
 use engine::export::ExportConfig;
-use engine::host::{HostEngine, PathConfig};
+use engine::host::{Multipath, PathConfig};
 use engine::limits::{COMPARE_BYTES, EXPORT_ARENA_MIN, EXPORTS_MAX, EXTENT_WAIT_NS};
 use engine::machine::{DeviceError, DeviceExtent};
 use engine::{Core, DeviceOp, Machine, NvmeConfig, NvmePlace};
@@ -30,7 +30,7 @@ pub fn hand_over(paths: Vec<PathConfig>) -> Hand<Core> {
         requests_max: 4,
         arena_bytes: EXPORT_ARENA_MIN,
     };
-    let mut core = Core::new(HostEngine::new(host), volumes, export);
+    let mut core = Core::new(Multipath::new(host), volumes, export);
     let mut subsystem = config(&[shape::Config::default()]).subsystem;
     subsystem.entries_max = 64;
     let config = NvmeConfig {

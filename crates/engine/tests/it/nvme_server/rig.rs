@@ -8,7 +8,7 @@ use crate::mirror::made::mirrors;
 use crate::mirror::rig::{LEG_BYTES, configured};
 use engine::export::{ExportConfig, ExportControl, ExportEvent, Offer};
 use engine::host::{
-    HostConfig, HostEngine, HostEvent, Io, IoDone, PathConfig, PathKind, Recovery, VolumeConfig,
+    HostConfig, HostEvent, Io, IoDone, Multipath, PathConfig, PathKind, Recovery, VolumeConfig,
     VolumeInfo,
 };
 use engine::limits::{EXPORTS_MAX, MIRROR_SCRATCH_BYTES};
@@ -443,7 +443,7 @@ pub fn core(
     let devices: Devices = match below {
         Below::Mirror => mirrored(disks, &host.volumes[1..]),
         Below::MirrorOfPaths => mirrored_paths(disks),
-        _ => HostEngine::new(host).into(),
+        _ => Multipath::new(host).into(),
     };
     let mut core = Core::new(devices, volumes, export);
     let connections = server.subsystem.connections_max;
@@ -512,7 +512,7 @@ fn mirrored_paths(disks: &[Disk]) -> Devices {
 
 fn devices(host: HostConfig, mirror: MirrorConfig) -> Devices {
     let mirrors = mirrors(mirror, NBD_ARENA + NVME_ARENA);
-    Devices::new(HostEngine::new(host), mirrors)
+    Devices::new(Multipath::new(host), mirrors)
 }
 
 /// A namespace of the server, of so little that its size must come from its device.

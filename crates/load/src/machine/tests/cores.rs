@@ -1,6 +1,6 @@
 //! Engines of several cores over one board.
 use super::config;
-use engine::host::{HostConfig, HostEngine, Io, IoOp};
+use engine::host::{HostConfig, Io, IoOp, Multipath};
 use engine::{Core, Machine, Output, Span};
 use paths::board::Board;
 use policy::{Group, PathIndex, Policy};
@@ -59,7 +59,7 @@ fn a13_a_core_weighs_a_path_that_it_never_measured_by_what_its_node_measured() {
         volume.policy = Policy::parse("weighted-latency:per-numa").unwrap();
         volume.knobs.weight_timeout_ns = 0;
         volume.paths.push(volume.paths[0].clone());
-        let mut engine = Core::without_front_ends(HostEngine::new(config));
+        let mut engine = Core::without_front_ends(Multipath::new(config));
         turn(&board, core, &mut engine, 0);
         engine
     });

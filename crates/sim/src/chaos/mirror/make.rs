@@ -4,7 +4,7 @@ use super::super::rig::SPARE_PATHS;
 use super::Shape;
 use crate::chaos::prelude::*;
 use engine::export::Offer;
-use engine::host::{HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, WriteFailover};
+use engine::host::{Multipath, PathConfig, PathKind, Recovery, VolumeConfig, WriteFailover};
 use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES};
 use engine::mirror::{Devices, LegConfig, MirrorConfig, MirrorsConfig};
 use mirror::bitmap::{Bitmap, PAGE_BYTES};
@@ -147,7 +147,7 @@ impl Rig {
         let identity = make::identity(number + 16 * host.heirs);
         let config = make::host_config(layout, core, identity, volumes);
         let room = layout.targets * usize::from(layout.ports) + SPARE_PATHS;
-        let engine = HostEngine::with_room(config, room);
+        let engine = Multipath::with_room(config, room);
         let here = core == shape.core;
         let mirrors = MirrorsConfig {
             mirrors: vec![here.then(|| self.mirror_config(number, shape))],
