@@ -172,7 +172,7 @@ impl Volume {
 
     /// How often it has given up unflushed writes: a change that began before that and is not done
     /// yet is not known to be whole (T13).
-    pub(crate) fn times_given_up(&self) -> u32 {
+    pub fn times_given_up(&self) -> u32 {
         self.losses.generation()
     }
 
