@@ -26,6 +26,11 @@ enum Task {
     Ci(ci::Args),
     /// Lints the tree: layers, purity, lengths, columns, links. Prints every finding.
     Tidy,
+    /// Counts lines, flags, assertions and methods of each crate, as a table in Markdown.
+    Figures {
+        /// Another checkout than this one.
+        root: Option<PathBuf>,
+    },
     /// Fuzzes with the stable compiler, each target for some seconds.
     Fuzz(fuzz::Args),
     /// Measures: what a policy, a wire I/O and an idle host cost.
@@ -53,6 +58,7 @@ fn run(args: Args) -> Result<ExitCode> {
     match args.task {
         Task::Ci(args) => ci::run(&root(), &args),
         Task::Tidy => tidy::run(&root()),
+        Task::Figures { root: other } => tidy::figures(&other.unwrap_or_else(root)),
         Task::Fuzz(args) => fuzz::run(&root(), &args),
         Task::Bench(args) => bench::run(&root(), args),
         Task::Faults(args) => faults::run(&root(), &args),

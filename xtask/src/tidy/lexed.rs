@@ -146,7 +146,8 @@ impl Lexed {
 }
 
 impl Kind {
-    fn is(&self, text: &str) -> bool {
+    /// Whether it is this word or this character.
+    pub fn is(&self, text: &str) -> bool {
         match self {
             Self::Ident(name) => name == text,
             Self::Punct(c) | Self::Open(c) | Self::Close(c) => {

@@ -7,6 +7,7 @@
 //!
 //! # Limits
 //! Rules work on tokens, not on types: a rule that needs types belongs to clippy.
+mod figures;
 mod layers;
 mod lexed;
 mod links;
@@ -62,6 +63,12 @@ pub fn run(root: &Path) -> Result<ExitCode> {
         tree.files.len()
     );
     Ok(ExitCode::FAILURE)
+}
+
+/// Prints the figures of the crates below `root`.
+pub fn figures(root: &Path) -> Result<ExitCode> {
+    print!("{}", figures::table(&Tree::read(root)?));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// All findings of all rules, by file and line.

@@ -400,3 +400,32 @@ fn sentences_are_counted_without_headings_and_tables() {
     assert_eq!(super::words::median(&Tree::of(&[("docs/a.md", text)])), 2);
     assert_eq!(super::words::median(&Tree::of(&[])), 0);
 }
+
+#[test]
+fn figures_are_of_code_without_tests_and_comments() {
+    let source = r"
+//! Head.
+/// Doc.
+struct Flags { a: bool, b: bool, c: bool, d: bool }
+struct Three { a: bool, b: bool, c: bool }
+impl From<u8> for Flags {
+    fn from(it: u8) -> Self { let Some(a) = f(it) else { return }; assert!(a); }
+}
+impl Flags {
+    fn g() {} // Comment.
+    fn h() { if x {} else { return 1; } }
+}
+#[cfg(test)]
+mod tests { impl Flags { fn t() {} } }
+";
+    let tree = Tree::of(&[
+        ("crates/nvme/src/lib.rs", source),
+        ("crates/nvme/examples/a.rs", "fn a() {}\n"),
+        ("crates/sim/src/lib.rs", "fn a() {}\n"),
+    ]);
+    let table = super::figures::table(&tree);
+    let rows: Vec<&str> = table.lines().skip(2).collect();
+    assert_eq!(rows.len(), 2, "{table}");
+    assert_eq!(rows[0], "| nvme | 9 | 1 | 1 | 1 | `Flags`: 3 |");
+    assert_eq!(rows[1], rows[0].replace("nvme", "all"));
+}
