@@ -4,8 +4,9 @@
 //! Each layer has an example that drives it alone: `policy_cost`, `engine_cost` and `mirror_cost`
 //! (over local devices, so that no protocol is in it), `host_cost` and `target_cost`, the two sides
 //! of NVMe/TCP, and `nbd_cost`, both sides of NBD. `overlap_cost` and writes of `mirror_cost` are
-//! there with 128 and 1,024 in flight: a cost that grows with these is a scan. `sim_cost` is a
-//! simulated world of two paths.
+//! there with 128 and 1,024 in flight: a cost that grows with these is a scan. `course_cost` is a
+//! request's whole course through an engine and a target, 32 in flight. `sim_cost` is a simulated
+//! world of two paths.
 use super::callgrind;
 use crate::prelude::*;
 
@@ -43,6 +44,12 @@ mirror write: one block, 128; engine mirror_cost mirror-same 128; iterations
 mirror write: one block, 1024; engine mirror_cost mirror-same 1024; iterations
 mirror write: apart, 128; engine mirror_cost mirror-apart 128; iterations
 mirror write: apart, 1024; engine mirror_cost mirror-apart 1024; iterations
+course: NBD to a device, read; engine course_cost; in measured_engine
+course: NBD to a device, write; engine course_cost write; in measured_engine
+course: NBD to NVMe/TCP, read; engine course_cost nvme; in measured_engine
+course: NBD to NVMe/TCP, write; engine course_cost nvme write; in measured_engine
+course: target to a device, read; engine course_cost nvme; in measured_target
+course: target to a device, write; engine course_cost nvme write; in measured_target
 simulated world: queue-depth; sim sim_cost queue-depth; simulated
 simulated world: soonest; sim sim_cost soonest; simulated";
 
