@@ -170,6 +170,12 @@ impl ChangeOrder {
         }
     }
 
+    /// Whether [`Self::poll_begun`] has one.
+    #[inline]
+    pub fn has_begun(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// The next change that may be executed now, in the order in which they became free.
     #[inline]
     pub fn poll_begun(&mut self) -> Option<Begun> {

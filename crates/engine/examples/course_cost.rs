@@ -13,7 +13,7 @@
 mod configured;
 
 use engine::export::{ExportConfig, ExportControl, Offer};
-use engine::host::{HostEngine, PathConfig, PathKind, Recovery, VolumeConfig};
+use engine::host::{Multipath, PathConfig, PathKind, Recovery, VolumeConfig};
 use engine::limits::EXPORT_ARENA_MIN;
 use engine::target::{TargetConfig, TargetEngine};
 use engine::{ConnId, Core, LocalDevice, Machine, Output};
@@ -188,7 +188,7 @@ fn engine(over_nvme: bool) -> Core {
         throughput: 1,
         numbers: PathConfig::ANY_NUMBER,
     };
-    let host = HostEngine::new(configured::host(vec![VolumeConfig {
+    let host = Multipath::new(configured::host(vec![VolumeConfig {
         name: "v0".into(),
         policy: policy::Policy::RoundRobin { bytes: 0 },
         knobs: policy::Knobs::default(),

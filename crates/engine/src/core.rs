@@ -515,14 +515,16 @@ impl Core {
                     any |= self.nbd.advance(&mut self.devices, memory, now_ns);
                     any |= self.begin_changes(now_ns);
                     any |= self.nbd.submit_waiting(&mut self.devices);
-                    self.events
-                        .extend(core::iter::from_fn(|| self.nbd.poll_event()));
+                    while let Some(event) = self.nbd.poll_event() {
+                        self.events.push_back(event);
+                    }
                 }
                 Some(None) => {}
                 Some(Some(server)) => {
                     any |= server.advance(&mut self.devices, memory, now_ns);
-                    self.events
-                        .extend(core::iter::from_fn(|| server.poll_event()));
+                    while let Some(event) = server.poll_event() {
+                        self.events.push_back(event);
+                    }
                 }
             }
             at = self.front_end_after(at);
@@ -563,6 +565,15 @@ impl Core {
             self.devices.handle_control(HostControl::Stop, now_ns);
             self.again = true;
         }
+    }
+}
+
+/// The earlier of two times, if there is one.
+#[inline]
+pub(crate) fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => one.or(other),
     }
 }
 
@@ -745,8 +756,10 @@ impl Machine for Core {
         if !self.has_front_ends {
             return self.devices.host_mut().poll_output();
         }
-        let output = self.nbd.poll_output();
-        let output = output.or_else(|| self.devices.host_mut().poll_output());
+        if let Some(output) = self.nbd.poll_output() {
+            return Some(output);
+        }
+        let output = self.devices.host_mut().poll_output();
         output.or_else(|| self.servers_mut().find_map(NvmeServer::poll_output))
     }
 
@@ -758,9 +771,9 @@ impl Machine for Core {
         if !self.has_front_ends {
             return self.devices.poll_timeout();
         }
-        let times = [self.nbd.poll_timeout(), self.devices.poll_timeout()];
-        let hosts = self.servers().filter_map(NvmeServer::poll_timeout);
-        times.into_iter().flatten().chain(hosts).min()
+        let due = earlier(self.nbd.poll_timeout(), self.devices.poll_timeout());
+        self.servers()
+            .fold(due, |due, it| earlier(due, it.poll_timeout()))
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {

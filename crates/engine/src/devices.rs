@@ -397,10 +397,12 @@ impl Devices {
     }
 
     /// Drives the mirrors as far as they go now; whether anything came of it.
+    #[inline]
     pub(crate) fn settle(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
-        if self.mirrors.is_empty() {
-            return false;
-        }
+        !self.mirrors.is_empty() && self.settle_mirrors(memory, now_ns)
+    }
+
+    fn settle_mirrors(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
         self.again = false;
         self.mirrors.begin_round();
         let mut by = Drive {

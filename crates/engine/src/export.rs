@@ -55,6 +55,7 @@ mod table;
 pub use course::errno;
 pub(crate) use extents::both;
 
+use crate::core::earlier;
 use crate::host::{HostControl, HostEvent, VolumeInfo};
 use crate::limits::{CLIENT_LINES_MAX, EXPORTS_MAX};
 use crate::machine::{ConnId, Memory, Output};
@@ -279,6 +280,7 @@ impl NbdServer {
         }
     }
 
+    #[inline]
     pub fn poll_event(&mut self) -> Option<ExportEvent> {
         self.events.pop_front()
     }
@@ -384,7 +386,7 @@ impl NbdServer {
     /// whether that was anything.
     pub fn advance(&mut self, devices: &mut Devices, memory: &mut dyn Memory, now_ns: u64) -> bool {
         self.pool.zeroes.fill(memory);
-        let mut any = self.drain_sessions(devices, now_ns);
+        let mut any = !self.touched.is_empty() && self.drain_sessions(devices, now_ns);
         any |= self.merge(devices, memory);
         any |= self.serve_waiting(devices);
         any
@@ -396,12 +398,8 @@ impl NbdServer {
             return Some(0);
         }
         let session = Some(self.deadlines.earliest_ns()).filter(|at_ns| *at_ns != u64::MAX);
-        let times = [
-            session,
-            self.stalls.poll_timeout(),
-            self.questions.poll_timeout(),
-        ];
-        times.into_iter().flatten().min()
+        let questions = self.questions.poll_timeout();
+        earlier(session, earlier(self.stalls.poll_timeout(), questions))
     }
 
     pub fn handle_timeout(&mut self, now_ns: u64) {

@@ -270,9 +270,31 @@ impl Pipeline {
         self.leave_order(devices);
     }
 
+    /// Whether all of a read or write was asked for: `next` makes no more I/Os of it.
+    #[inline]
+    fn is_asked_for(&self) -> bool {
+        let has_data = matches!(self.op, IoOp::Read | IoOp::Write { .. });
+        has_data && self.stage == Stage::Io && self.cursor == self.range.end
+    }
+
     /// Asks for as many of its I/Os as may be, which `next` makes; whether none is left or under
     /// way in this stage.
+    #[inline]
     pub fn pump(
+        &mut self,
+        id: u32,
+        devices: &mut Devices,
+        slots: &mut SlotQueues,
+        now_ns: u64,
+        next: impl Fn(&Self) -> Option<(Io, Part)>,
+    ) -> bool {
+        if self.is_asked_for() {
+            return self.outstanding == 0;
+        }
+        self.ask(id, devices, slots, now_ns, next)
+    }
+
+    fn ask(
         &mut self,
         id: u32,
         devices: &mut Devices,
@@ -282,7 +304,7 @@ impl Pipeline {
     ) -> bool {
         loop {
             let is_full = self.outstanding == REQUEST_IOS_MAX;
-            if self.has_failed() || is_full || self.zeroing == Zeroing::Refused {
+            if is_full || self.has_failed() || self.zeroing == Zeroing::Refused {
                 break;
             }
             let Some((io, part)) = next(self) else {
@@ -299,7 +321,12 @@ impl Pipeline {
                 _ => devices.submit(&io, now_ns),
             };
             match submitted {
-                Ok(()) => self.count(part, io.length),
+                Ok(()) => {
+                    self.count(part, io.length);
+                    if self.is_asked_for() {
+                        return false;
+                    }
+                }
                 Err(SubmitError::Full) => {
                     if !self.is_queued {
                         self.is_queued = true;

@@ -47,17 +47,20 @@ impl SlotQueues {
     }
 
     /// Begins a round, if a slot has become free since the last one.
+    #[inline]
     pub fn begin_round(&mut self) -> Option<Round> {
-        if !core::mem::take(&mut self.slot_freed) || self.queues.is_empty() {
-            return None;
-        }
+        let begins = core::mem::take(&mut self.slot_freed) && !self.queues.is_empty();
+        begins.then(|| self.first_round())
+    }
+
+    fn first_round(&self) -> Round {
         let (has_next, left) = (self.queues.contains_key(&self.next), self.queues.len());
         let device = if has_next {
             self.next
         } else {
             self.after(self.next)
         };
-        Some(Round { device, left })
+        Round { device, left }
     }
 
     /// Removes the next request of a round; the caller submits it, and then calls

@@ -5,7 +5,7 @@ use crate::host::IoDone;
 use crate::limits::TICKETS_READY;
 use crate::machine::{Memory, Output};
 use crate::pipeline::Stage;
-use crate::slot_queues::SlotQueues;
+use crate::slot_queues::{Round, SlotQueues};
 use alloc::vec;
 use alloc::vec::Vec;
 use block::Range;
@@ -165,10 +165,13 @@ impl NbdServer {
     }
 
     /// Those who found no free slot before; whether there were any.
+    #[inline]
     pub fn submit_waiting(&mut self, devices: &mut Devices) -> bool {
-        let Some(mut round) = self.course.slots.begin_round() else {
-            return false;
-        };
+        let round = self.course.slots.begin_round();
+        round.is_some_and(|round| self.submit_round(devices, round))
+    }
+
+    fn submit_round(&mut self, devices: &mut Devices, mut round: Round) -> bool {
         let mut any = false;
         while let Some(ticket) = self.course.slots.pop(&mut round) {
             let pipeline = &mut self.table[ticket].pipeline;

@@ -117,30 +117,29 @@ fn leave<T: Copy + PartialEq>(line: &mut VecDeque<T>, it: T) {
 impl NbdServer {
     /// All memory of a request, if its client may have it, it is there and nobody waits for it.
     pub(super) fn take_memory(&mut self, ticket: u32) -> bool {
-        self.take_own(ticket)
-            || ((self.pool.line.is_empty() || self.turns_over(ticket)) && self.take_shared(ticket))
+        let need = self.need(ticket);
+        let is_next = |it: &Self| it.pool.line.is_empty() || it.turns_over(ticket);
+        self.take_own(ticket, need) || (is_next(self) && self.take_shared(ticket, need))
     }
 
     /// Memory of its client's own, or none where it needs none.
-    fn take_own(&mut self, ticket: u32) -> bool {
-        let (need, block) = (self.need(ticket), self.table[ticket].block);
+    fn take_own(&mut self, ticket: u32, need: u64) -> bool {
         let work = &mut self.table[ticket];
         let it = &mut self.clients[usize::from(work.client)];
         if need > 0 && !it.own_used && need <= self.pool.own_bytes {
             it.own_used = true;
             self.pool.own_free -= self.pool.own_bytes;
             let at = self.pool.own_at + u64::from(work.client) * self.pool.own_bytes;
-            work.allocate_own(block, at);
+            work.allocate_own(work.block, at);
             return true;
         }
         need == 0
     }
 
-    fn take_shared(&mut self, ticket: u32) -> bool {
-        let (need, block) = (self.need(ticket), self.table[ticket].block);
-        let may = self.may_take(ticket);
+    fn take_shared(&mut self, ticket: u32, need: u64) -> bool {
+        let may = self.may_take(ticket, need);
         let work = &mut self.table[ticket];
-        let taken = may && work.allocate(block, &mut self.pool.shared);
+        let taken = may && work.allocate(work.block, &mut self.pool.shared);
         if taken {
             self.clients[usize::from(work.client)].held += need;
         }
@@ -154,8 +153,8 @@ impl NbdServer {
     }
 
     /// Whether enough is free of what is shared.
-    fn may_take(&self, ticket: u32) -> bool {
-        let holding = self.clients[usize::from(self.table[ticket].client)].held + self.need(ticket);
+    fn may_take(&self, ticket: u32, need: u64) -> bool {
+        let holding = self.clients[usize::from(self.table[ticket].client)].held + need;
         let free = self.pool.shared.free_bytes();
         // Whether clients move data is asked for only where that counts.
         holding + self.pool.kept <= free || (holding <= free && self.turns_over(ticket))
@@ -240,7 +239,7 @@ impl NbdServer {
         let Some(&ticket) = waiting.iter().find(fits) else {
             return false;
         };
-        if !self.take_own(ticket) {
+        if !self.take_own(ticket, self.need(ticket)) {
             return false;
         }
         self.waits_no_more(client, ticket);
@@ -253,7 +252,7 @@ impl NbdServer {
         let Some(&ticket) = self.clients[usize::from(client)].waiting.front() else {
             return false;
         };
-        if !self.turns_over(ticket) || !self.take_shared(ticket) {
+        if !self.turns_over(ticket) || !self.take_shared(ticket, self.need(ticket)) {
             return false;
         }
         self.waits_no_more(client, ticket);
@@ -275,7 +274,7 @@ impl NbdServer {
                 // It has to finish something, or others have.
                 self.pool.served_from = self.pool.served_from.min(from);
                 at += 1;
-            } else if self.take_shared(ticket) {
+            } else if self.take_shared(ticket, self.need(ticket)) {
                 self.waits_no_more(client, ticket);
                 if self.pool.line.get(at) == Some(&client) {
                     self.pool.line.remove(at);

@@ -79,20 +79,24 @@ impl Work {
         let up = |at: u64| (at + u64::from(block) - 1) & mask;
         (self.client, self.request) = (client, request);
         self.block = block;
-        let (start, last) = match request.kind {
-            // Blocks that are covered whole; an inner range may be empty.
-            Kind::Trim | Kind::WriteZeroes => (up(offset), down(end).max(up(offset))),
-            Kind::Read | Kind::Write => (down(offset), up(end)),
-            _ => (0, 0),
+        let touched = Range {
+            start: down(offset),
+            end: up(end),
         };
-        let op = match request.kind {
-            Kind::Write => IoOp::Write { fua: request.fua },
-            Kind::Flush => IoOp::Flush,
-            Kind::Trim => IoOp::Deallocate,
-            Kind::WriteZeroes => IoOp::WriteZeroes { deallocate: false },
-            Kind::Read | Kind::Cache | Kind::BlockStatus { .. } => IoOp::Read,
+        // Blocks that are covered whole; an inner range may be empty.
+        let covered = || Range {
+            start: up(offset),
+            end: down(end).max(up(offset)),
         };
-        self.pipeline.begin(volume, op, Range { start, end: last });
+        let (op, range) = match request.kind {
+            Kind::Read => (IoOp::Read, touched),
+            Kind::Write => (IoOp::Write { fua: request.fua }, touched),
+            Kind::Trim => (IoOp::Deallocate, covered()),
+            Kind::WriteZeroes => (IoOp::WriteZeroes { deallocate: false }, covered()),
+            Kind::Flush => (IoOp::Flush, Range::new(0, 0)),
+            Kind::Cache | Kind::BlockStatus { .. } => (IoOp::Read, Range::new(0, 0)),
+        };
+        self.pipeline.begin(volume, op, range);
         if request.fast_zero {
             self.pipeline.zero_fast();
         }

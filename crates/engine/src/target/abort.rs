@@ -42,6 +42,13 @@ impl TargetEngine {
         true
     }
 
+    /// A command goes on, or has ended by itself: it is not wanted back any more.
+    #[cold]
+    pub(super) fn refuse_recall(&mut self, slot: u32) {
+        let recall = core::mem::replace(&mut self.commands[slot].recall, Recall::No);
+        self.answer_abort(recall, false);
+    }
+
     /// Answers the Abort for which a command was wanted back.
     pub(super) fn answer_abort(&mut self, recall: Recall, aborted: bool) {
         if let Recall::Abort(by, answer) = recall {

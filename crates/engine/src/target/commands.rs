@@ -98,6 +98,15 @@ impl Command {
         }
     }
 
+    /// One request to a device is all of it.
+    #[inline]
+    pub(super) fn is_one_request(&self) -> bool {
+        matches!(
+            self.action,
+            Action::Read | Action::Write { .. } | Action::Compare
+        )
+    }
+
     /// Purpose of its buffer.
     pub(super) fn purpose(&self) -> Purpose {
         if self.in_capsule {
@@ -182,18 +191,17 @@ impl Commands {
         slots.filter_map(|slot| slot.checked_sub(1))
     }
 
-    /// Frees a command's token: its connection's next command may have it.
-    pub(super) fn free_token(&mut self, slot: u32) {
-        let Command {
-            connection, token, ..
-        } = self.slots[slot];
+    /// Frees a token of a connection, whose next command may have it.
+    #[inline]
+    pub(super) fn free_token(&mut self, connection: u32, token: u32) {
         self.by_token[connection as usize][token as usize] = 0;
     }
 
     /// Frees a slot, whose token was freed before.
-    pub(super) fn remove(&mut self, slot: u32) {
+    #[inline]
+    pub(super) fn remove(&mut self, slot: u32) -> Command {
         let key = self.slots.key(slot);
-        self.slots.remove(key);
+        self.slots.remove(key)
     }
 }
 

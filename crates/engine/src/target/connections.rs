@@ -330,10 +330,14 @@ impl TargetEngine {
     }
 
     /// Ends the target when all have gone, or have had their time.
+    #[inline]
     pub(super) fn press_on(&mut self, now_ns: u64) {
-        let (Stop::Closing { until_ns } | Stop::Aborting { until_ns }) = self.stop else {
-            return;
-        };
+        if let Some(until_ns) = self.stop_ns() {
+            self.press_on_by(until_ns, now_ns);
+        }
+    }
+
+    fn press_on_by(&mut self, until_ns: u64, now_ns: u64) {
         let late = until_ns <= now_ns;
         let all_gone = self.connections.all.iter().all(|c| c.state == State::Free);
         if all_gone || late && matches!(self.stop, Stop::Aborting { .. }) {

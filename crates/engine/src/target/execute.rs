@@ -13,7 +13,16 @@ const ALL_NAMESPACES: u32 = u32::MAX;
 impl TargetEngine {
     /// Follows everything the subsystem says, and serves who waits for a buffer, until both are
     /// quiet.
+    #[inline]
     pub(super) fn drain(&mut self, now_ns: u64) {
+        // As after most calls.
+        let is_quiet = !self.subsystem.has_event() && !self.pool.is_waited_for();
+        if !is_quiet || self.order.has_begun() {
+            self.drain_all(now_ns);
+        }
+    }
+
+    fn drain_all(&mut self, now_ns: u64) {
         loop {
             if let Some(event) = self.subsystem.poll_event() {
                 self.follow(event, now_ns);
@@ -128,8 +137,9 @@ impl TargetEngine {
         if self.intercept(port, slot, now_ns) {
             return;
         }
-        if self.commands[slot].action == Action::Read {
-            self.commands[slot].stage = Stage::WaitsToRead;
+        let command = &mut self.commands[slot];
+        if command.action == Action::Read {
+            command.stage = Stage::WaitsToRead;
             self.want_buffer(slot, now_ns);
         } else {
             self.next_request(slot, now_ns);
@@ -137,8 +147,8 @@ impl TargetEngine {
     }
 
     fn want_buffer(&mut self, slot: u32, now_ns: u64) {
-        let (connection, len) = (self.commands[slot].connection, self.commands[slot].len);
-        let purpose = self.commands[slot].purpose();
+        let command = &self.commands[slot];
+        let (connection, len, purpose) = (command.connection, command.len, command.purpose());
         if let Some(span) = self.pool.take(connection, len, purpose, now_ns) {
             self.have_buffer(slot, span, now_ns);
             return;
@@ -196,39 +206,42 @@ impl TargetEngine {
 
     /// A device has answered.
     pub(super) fn device_done(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
-        let action = self.commands[id].action;
-        let result = result.map_err(|error| status::of_device_error(action, error));
-        self.request_done(id, result, now_ns);
+        let status = |error| status::of_device_error(self.commands[id].action, error);
+        self.request_done(id, result.map_err(status), now_ns);
     }
 
     /// A request of a command has ended; with which status, if not well.
+    #[inline]
     pub(super) fn request_done(&mut self, id: u32, result: Result<(), Status>, now_ns: u64) {
-        assert!(
-            self.commands[id].stage == Stage::AtDevice,
-            "no request {id}"
-        );
-        if let Some(ticket) = self.commands[id].order.take() {
+        let command = &mut self.commands[id];
+        assert!(command.stage == Stage::AtDevice, "no request {id}");
+        if let Some(ticket) = command.order.take() {
             self.order.end(ticket);
         }
-        let command = &mut self.commands[id];
-        let goes_on = request(id, command, &self.namespaces).is_some();
         let conn = ConnId(command.connection);
+        let is_aborted = matches!(command.recall, Recall::Abort(..));
         match result {
+            Ok(()) if command.is_one_request() => self.finish(id, Status::SUCCESS, now_ns),
             // The rest of it has no place in the order yet, and its host may have changed the
             // same blocks over another connection by then (T9).
-            Ok(()) if goes_on && !self.connections.is_open(conn) => {
+            Ok(()) if !self.connections.is_open(conn) && self.goes_on(id) => {
                 self.finish(id, Status::SQ_DELETION, now_ns);
             }
             Ok(()) => {
                 // An Abort comes too late: a part of the command is done.
-                if let Recall::Abort(..) = command.recall {
-                    let recall = core::mem::replace(&mut command.recall, Recall::No);
-                    self.answer_abort(recall, false);
+                if is_aborted {
+                    self.refuse_recall(id);
                 }
                 self.next_request(id, now_ns);
             }
             Err(status) => self.finish(id, status, now_ns),
         }
+    }
+
+    /// Whether a command needs another request.
+    #[cold]
+    fn goes_on(&self, slot: u32) -> bool {
+        request(slot, &self.commands[slot], &self.namespaces).is_some()
     }
 
     /// A command that waits for changes that it overlaps does so no more.
@@ -240,10 +253,12 @@ impl TargetEngine {
 
     /// Answers a command.
     pub(super) fn finish(&mut self, slot: u32, status: Status, now_ns: u64) {
-        self.leave_order(slot);
         let command = &mut self.commands[slot];
+        if let Some(ticket) = command.order.take() {
+            self.order.withdraw(ticket);
+        }
         command.stage = Stage::Completed;
-        let recall = core::mem::replace(&mut command.recall, Recall::No);
+        let is_recalled = command.recall != Recall::No;
         let (connection, token, len) = (command.connection, command.token, command.len);
         let port = self.connections.of(connection).port;
         let stats = &mut self.ports[usize::from(port)].stats;
@@ -260,7 +275,9 @@ impl TargetEngine {
             self.subsystem.shorten(conn, token);
         }
         self.subsystem.complete(conn, token, status, now_ns);
-        self.answer_abort(recall, false);
+        if is_recalled {
+            self.refuse_recall(slot);
+        }
     }
 
     /// Takes bytes from a connection's stream, as far as placements and buffers allow.
@@ -286,32 +303,35 @@ impl TargetEngine {
         let Some(slot) = self.commands.find(connection, token) else {
             return;
         };
-        let stage = self.commands[slot].stage;
-        assert!(!stage.is_waiting(), "released in a line");
-        self.commands.free_token(slot);
-        if self.commands[slot].loans > 0 {
-            self.commands[slot].stage = Stage::Lent;
+        self.commands.free_token(connection, token);
+        let command = &mut self.commands[slot];
+        assert!(!command.stage.is_waiting(), "released in a line");
+        if command.loans > 0 {
+            command.stage = Stage::Lent;
         } else {
             self.free_command(slot);
         }
     }
 
     /// Frees a released command and its buffer.
+    #[inline]
     pub(super) fn free_command(&mut self, slot: u32) {
-        let connection = self.commands[slot].connection;
-        let late = !self.connections.is_open(ConnId(connection));
-        if let Some(span) = self.commands[slot].buffer.take()
-            && !(late && canary::has(Bug::LeakedBuffer))
-        {
-            self.pool.free(connection, span);
+        let Command {
+            connection, buffer, ..
+        } = self.commands.remove(slot);
+        if let Some(span) = buffer {
+            let late = !self.connections.is_open(ConnId(connection));
+            if !(late && canary::has(Bug::LeakedBuffer)) {
+                self.pool.free(connection, span);
+            }
         }
-        self.commands.remove(slot);
         self.connections.of(connection).commands -= 1;
         self.free_if_over(connection);
     }
 }
 
 /// Request of a command's present step to a device.
+#[inline]
 fn request(slot: u32, command: &Command, namespaces: &[Namespace]) -> Option<DeviceRequest> {
     let step = command.step as usize;
     let own = command.namespace.as_ref();

@@ -12,6 +12,7 @@ use crate::limits::{ASYNC_EVENTS_MAX, IDLE_NS};
 use crate::wire::fabrics::{Cc, Csts};
 use crate::wire::features::{AsyncEvent, events};
 use crate::wire::identify::NSID_LIST_MAX;
+use crate::wire::sqe::NSID_ALL;
 use alloc::string::String;
 use alloc::vec::Vec;
 use canary::Bug;
@@ -318,8 +319,19 @@ impl Controller {
     }
 
     /// The host identifies an active namespace, or sends a command to it.
+    #[inline]
     pub fn note_known(&mut self, nsid: u32) {
-        if let Err(at) = self.known.binary_search(&nsid) {
+        // That of most commands: a subsystem often has one namespace.
+        if self.known.first() != Some(&nsid) {
+            self.find_known(nsid);
+        }
+    }
+
+    #[cold]
+    fn find_known(&mut self, nsid: u32) {
+        if nsid != NSID_ALL
+            && let Err(at) = self.known.binary_search(&nsid)
+        {
             self.known.insert(at, nsid);
         }
     }

@@ -7,7 +7,7 @@ use super::{Action, ControllerEvent, IoCommand, Subsystem, admin, io};
 use crate::limits::RANGES_UNDER_WAY_MAX;
 use crate::wire::log::ErrorEntry;
 use crate::wire::pdu::PduError;
-use crate::wire::sqe::{FABRICS, NSID_ALL};
+use crate::wire::sqe::FABRICS;
 use crate::wire::{Sqe, Status};
 use alloc::vec::Vec;
 
@@ -158,11 +158,8 @@ impl Work<'_> {
         let command = &mut connection.slots[slot];
         match io::check(self.shared, connection.port, &sqe, capsule, command) {
             Ok(way) => {
-                let nsid = command.nsid;
-                if let Some(controller) = self.controller.as_deref_mut()
-                    && nsid != NSID_ALL
-                {
-                    controller.note_known(nsid);
+                if let Some(controller) = self.controller.as_deref_mut() {
+                    controller.note_known(command.nsid);
                 }
                 self.begin(slot, way);
             }
@@ -174,12 +171,15 @@ impl Work<'_> {
     /// Receives the data of a checked I/O command, or executes it.
     #[inline]
     fn begin(&mut self, slot: u16, way: Way) {
-        let purpose = self.connection.slots[slot].purpose;
+        let command = &mut self.connection.slots[slot];
         match way {
             Way::Hint => self.leave(slot),
-            Way::None | Way::ToHost => self.submit(slot, purpose.action()),
-            Way::FromHost | Way::InCapsule if purpose.is_own() => {
-                let is_too_much = purpose == Purpose::Deallocate
+            Way::None | Way::ToHost => {
+                let action = command.purpose.action();
+                self.submit(slot, action);
+            }
+            Way::FromHost | Way::InCapsule if command.purpose.is_own() => {
+                let is_too_much = command.purpose == Purpose::Deallocate
                     && self.connection.slots.ranges() > RANGES_UNDER_WAY_MAX;
                 if is_too_much {
                     return self.leave(slot);
@@ -188,7 +188,6 @@ impl Work<'_> {
                 self.receive_own(slot, way);
             }
             Way::FromHost | Way::InCapsule => {
-                let command = &mut self.connection.slots[slot];
                 let len = command.len;
                 command.state = State::AwaitBuffer;
                 command.named = true;

@@ -40,7 +40,7 @@ pub(super) fn check(
 ) -> Result<Way, Status> {
     (command.nsid, command.slba) = (sqe.nsid(), sqe.slba());
     let opcode = sqe.opcode();
-    if !is_supported(opcode) || !shared.config.has_command(opcode) {
+    if !shared.config.has_command(opcode) {
         return Err(Status::INVALID_OPCODE.with_dnr());
     }
     // SGLs alone over fabrics (Base 2.0, 4.3.2); fused pairs and separate metadata aren't offered.
@@ -73,14 +73,6 @@ fn without_data(command: &mut Slot, purpose: Purpose) -> Way {
     command.purpose = purpose;
     (command.slba, command.blocks, command.len) = (0, 0, 0);
     Way::None
-}
-
-pub(super) fn is_supported(opcode: u8) -> bool {
-    use nvm::{COMPARE, DATASET_MANAGEMENT, FLUSH, READ, WRITE, WRITE_ZEROES};
-    matches!(
-        opcode,
-        READ | WRITE | FLUSH | COMPARE | WRITE_ZEROES | DATASET_MANAGEMENT
-    )
 }
 
 /// Whether the command changes what the namespace holds.

@@ -281,6 +281,12 @@ impl Subsystem {
         self.remove_if_over(at);
     }
 
+    /// Whether [`Self::poll_event`] has one.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<ControllerEvent> {
         self.events.pop()

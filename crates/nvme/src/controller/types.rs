@@ -89,10 +89,15 @@ pub struct SubsystemConfig {
 }
 
 impl SubsystemConfig {
-    /// Whether an I/O command of the NVM command set is one that this configuration offers.
+    /// Whether an I/O opcode is one of those that there are and this configuration offers.
     #[inline]
     pub(super) fn has_command(&self, opcode: u8) -> bool {
-        self.compare || opcode != nvm::COMPARE
+        use nvm::{COMPARE, DATASET_MANAGEMENT, FLUSH, READ, WRITE, WRITE_ZEROES};
+        match opcode {
+            READ | WRITE | FLUSH | WRITE_ZEROES | DATASET_MANAGEMENT => true,
+            COMPARE => self.compare,
+            _ => false,
+        }
     }
 
     /// Whether an admin command that there is is one that this configuration offers.

@@ -38,6 +38,12 @@ impl Events {
         self.list.push(event);
     }
 
+    /// Whether none is left.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     #[inline]
     pub fn pop(&mut self) -> Option<ControllerEvent> {
         let event = *self.list.get(self.taken)?;
