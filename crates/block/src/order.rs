@@ -249,11 +249,11 @@ impl ChangeOrder {
     /// Releases those that wait for a node, and those that wait for withdrawn ones among them: in a
     /// loop, since a chain may be long.
     fn close(&mut self, node: u32) {
-        self.ended.push(node);
-        while let Some(node) = self.ended.pop() {
-            self.uncover(node);
-            let key = self.nodes.key(node);
-            let mut next = self.nodes.remove(key).first;
+        let mut ended = Some(node);
+        while let Some(node) = ended {
+            let of = self.nodes.remove(self.nodes.key(node));
+            self.uncover(node, of.volume, of.range);
+            let mut next = of.first;
             while next != NONE {
                 let link = self.links[next as usize];
                 self.links[next as usize].next = self.free_link;
@@ -261,6 +261,7 @@ impl ChangeOrder {
                 next = link.next;
                 self.unblock(link.node);
             }
+            ended = self.ended.pop();
         }
     }
 
@@ -279,8 +280,7 @@ impl ChangeOrder {
     }
 
     /// Removes what a node is still the last change of.
-    fn uncover(&mut self, node: u32) {
-        let Node { volume, range, .. } = self.nodes[node];
+    fn uncover(&mut self, node: u32, volume: u32, range: Range) {
         let mut rest = range;
         while rest.start < rest.end
             && let Some(at) = self.segments.first(volume, rest)

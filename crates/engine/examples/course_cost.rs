@@ -268,7 +268,7 @@ struct Course {
 }
 
 impl Course {
-    /// What both sides do with all that was sent until nothing is; returns requests that have ended.
+    /// Lets both sides do all that was sent until nothing is; returns requests that have ended.
     fn settle(&mut self) -> u32 {
         let mut done = 0;
         self.now_ns += 1_000;

@@ -509,7 +509,7 @@ impl Core {
     fn advance_front_ends(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
         let mut any = false;
         let mut at = self.first;
-        for _ in 0..=self.nvme.len() {
+        for _ in 0..1 + self.nvme.len() {
             match at.checked_sub(1).map(|server| &mut self.nvme[server]) {
                 None => {
                     any |= self.nbd.advance(&mut self.devices, memory, now_ns);

@@ -444,6 +444,7 @@ impl Pipeline {
     }
 
     /// It ends; with what, if not well.
+    #[inline]
     pub fn end(
         &mut self,
         id: u32,

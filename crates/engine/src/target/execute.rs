@@ -211,7 +211,7 @@ impl TargetEngine {
     }
 
     /// A request of a command has ended; with which status, if not well.
-    #[inline]
+    #[inline(always)] // of each answer of a device
     pub(super) fn request_done(&mut self, id: u32, result: Result<(), Status>, now_ns: u64) {
         let command = &mut self.commands[id];
         assert!(command.stage == Stage::AtDevice, "no request {id}");
@@ -314,7 +314,7 @@ impl TargetEngine {
     }
 
     /// Frees a released command and its buffer.
-    #[inline]
+    #[inline(always)] // of each command
     pub(super) fn free_command(&mut self, slot: u32) {
         let Command {
             connection, buffer, ..

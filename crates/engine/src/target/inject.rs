@@ -34,7 +34,8 @@ impl TargetEngine {
     /// A command may begin, as far as its shape is concerned. True: a fault has taken it.
     pub(super) fn intercept(&mut self, port: usize, slot: u32, now_ns: u64) -> bool {
         let injector = &mut self.ports[port].faults;
-        if self.commands[slot].is_change() && injector.holds(now_ns) {
+        let command = &self.commands[slot];
+        if command.is_change() && injector.holds(now_ns) {
             self.commands[slot].stage = Stage::Held;
             injector.held.push(slot, &mut self.commands);
             self.ports[port].stats.faults.held_writes += 1;
@@ -46,12 +47,12 @@ impl TargetEngine {
             self.ports[port].stats.faults.hung += 1;
             return true;
         }
-        if let Some(status) = injector.error(&self.commands[slot]) {
+        if let Some(status) = injector.error(command) {
             self.ports[port].stats.faults.errors += 1;
             self.finish(slot, status, now_ns);
             return true;
         }
-        if self.connections.is_gone(self.commands[slot].connection) {
+        if self.connections.is_gone(command.connection) {
             self.ports[port].stats.faults.outlived_writes += 1;
         }
         false

@@ -241,6 +241,7 @@ impl Pool {
     }
 
     /// A buffer comes back.
+    #[inline]
     pub(super) fn free(&mut self, connection: u32, span: Span) {
         let at = span.at - self.at;
         let span = Span { at, ..span };

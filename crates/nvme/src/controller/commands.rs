@@ -65,13 +65,8 @@ impl Subsystem {
     pub(super) fn data_complete(&mut self, at: usize, slot: u16, now_ns: u64) {
         let mut work = self.work(at);
         let command = &work.connection.slots[slot];
-        match command.data {
-            DataState::Good => {}
-            // Only this command fails, and the host may repeat it (T17).
-            DataState::Damaged => return work.respond(slot, Status::TRANSIENT_TRANSPORT, 0),
-            DataState::Outdated => {
-                return work.respond(slot, Status::INVALID_NAMESPACE.with_dnr(), 0);
-            }
+        if command.data != DataState::Good {
+            return work.refuse_data(slot);
         }
         match command.purpose {
             Purpose::Connect => self.connect(at, slot, now_ns),
@@ -204,6 +199,18 @@ impl Work<'_> {
                 });
             }
         }
+    }
+
+    /// Answers a command whose data can't be used.
+    #[cold]
+    fn refuse_data(&mut self, slot: u16) {
+        let status = match self.connection.slots[slot].data {
+            DataState::Good => unreachable!("the data of command {slot} can be used"),
+            // Only this command fails, and the host may repeat it (T17).
+            DataState::Damaged => Status::TRANSIENT_TRANSPORT,
+            DataState::Outdated => Status::INVALID_NAMESPACE.with_dnr(),
+        };
+        self.respond(slot, status, 0);
     }
 
     /// Answers a Dataset Management without executing it: it is a hint (NVM command set 1.0,
