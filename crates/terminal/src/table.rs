@@ -9,6 +9,8 @@ pub struct Table {
     table: comfy_table::Table,
     /// The first columns, which hold words.
     words: usize,
+    /// Numbers of rows that have fewer cells than there are headings (0 = headings).
+    short: Vec<usize>,
 }
 
 impl Table {
@@ -16,16 +18,23 @@ impl Table {
     pub fn new(words: usize, headings: &[&str]) -> Self {
         let mut table = comfy_table::Table::new();
         table.load_style(NOTHING).set_header(headings);
-        Self { table, words }
+        Self {
+            table,
+            words,
+            short: Vec::new(),
+        }
     }
 
     /// Adds a row.
     pub fn row(&mut self, cells: Vec<String>) {
+        if cells.len() < self.table.column_count() {
+            self.short.push(self.table.row_count() + 1);
+        }
         self.table.add_row(cells);
     }
 
     /// The table, each line ending in a newline. `tail` adds to a row's line (0 = headings)
-    /// something that needs no alignment, such as a bar.
+    /// something that needs no alignment, such as a bar: behind its last cell.
     pub fn render(mut self, style: Style, tail: impl Fn(usize) -> String) -> String {
         for (number, column) in self.table.column_iter_mut().enumerate() {
             column.set_padding((if number == 0 { 0 } else { 2 }, 0));
@@ -34,6 +43,9 @@ impl Table {
         let line = |(number, mut line): (usize, String)| {
             if number == 0 {
                 line = style.paint(Ink::Bold, &line);
+            }
+            if self.short.contains(&number) {
+                line.truncate(line.trim_end().len());
             }
             let line = format!("{line}  {}", tail(number));
             line.trim_end().to_owned() + "\n"
@@ -55,18 +67,14 @@ mod tests {
             "2.5 %".into(),
             "30.1 ms".into(),
         ]);
-        let bar = |row: usize| {
-            if row == 1 {
-                "###".to_owned()
-            } else {
-                String::new()
-            }
-        };
+        table.row(vec!["lost".into()]);
+        let bar = |row: usize| ["", "###", "", "why"][row].to_owned();
         assert_eq!(
             table.render(Style::PLAIN, bar),
             "path           share      p50\n\
              fast          97.5 %    61 µs  ###\n\
-             a longer one   2.5 %  30.1 ms\n"
+             a longer one   2.5 %  30.1 ms\n\
+             lost  why\n"
         );
     }
 }

@@ -348,7 +348,11 @@ fn mirror_of_files_offers_trim_and_fast_zeroes() {
     client.ask((TRIM, 0), (1 << 20, 2 << 20), &[]);
     let after = ["a", "b"].map(allocated);
     for (before, after) in before.into_iter().zip(after) {
-        assert!(before >= after + (2 << 20), "{before} bytes, then {after}");
+        // The mirror's own records may get blocks meanwhile.
+        assert!(
+            before + (64 << 10) >= after + (2 << 20),
+            "{before} bytes, then {after}"
+        );
     }
     let trimmed = [(1 << 20, false), (2 << 20, true), (1 << 20, false)];
     assert_eq!(client.status(0, 4 << 20, 0), trimmed);
