@@ -11,7 +11,7 @@
 //! * [`passing`]: descriptors over Unix sockets; [`Interrupt`]: an eventfd that never makes us wait
 //! * [`CountingAllocator`]: shows that nothing is allocated per I/O
 //! * [`startup`]: whether there is standard output
-//! * [`freeze`]: points at which a test build stops itself
+//! * [`freeze`]: points at which a test build stops itself or dies
 //! * [`os`]: clock, pinning, limits, sockets, wake-ups
 //!
 //! # Contract

@@ -391,7 +391,7 @@ pub const STEPS: [Step; 18] = [
                 task(
                     "change",
                     2 * 3600,
-                    "cargo xtask faults change --seconds 300 --rounds 200 --seed $commit",
+                    "cargo xtask faults change --seconds 300 --rounds 200 --steps --seed $commit",
                 ),
                 task(
                     "history",

@@ -19,6 +19,7 @@ use crate::control::rpc::ControlError;
 use crate::ends::End;
 use policy::PathIndex;
 use std::collections::BTreeMap;
+use sys::freeze;
 
 /// Changes under way.
 pub struct Reconciler<'a> {
@@ -183,6 +184,7 @@ impl<'a> Reconciler<'a> {
 
     /// `seat`: what a path that comes back had.
     fn make(&mut self, change: &Change, force: bool, seat: Option<Seat>) -> Result<(), String> {
+        freeze::step("before", change);
         let service = self.service;
         match change {
             Change::OpenVolume(name) => {

@@ -28,6 +28,7 @@ use anyhow::{anyhow, bail};
 use engine::host::PathState;
 use engine::mirror::LegReport;
 use std::collections::BTreeSet;
+use sys::freeze;
 
 /// A reload under way.
 struct Reload<'a> {
@@ -58,6 +59,7 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
     reload.check(force)?;
     let mut steps = Reconciler::new(service, reload.desired.clone());
     let made = reload.prepare(&mut steps).and_then(|()| {
+        freeze::step("after", &"all that can fail");
         // Again, because that took its time.
         spare_clients(service, &gone, force)?;
         reload.rest(&mut steps, &gone)
@@ -77,6 +79,7 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
     }
     changes.extend(service.set_sources(sources));
     changes.extend(service.remove_volumes(&gone));
+    freeze::step("after", &"the reload");
     Ok(match changes.is_empty() {
         true => "no difference".into(),
         false => changes.join(", "),
@@ -389,11 +392,13 @@ impl<'a> Reload<'a> {
         self.said.extend(service.set_values(&mut state, desired));
         state.configured = self.new.clone();
         drop(state);
+        freeze::step("before", &"records of the new configuration");
         choices.forget_others(&self.new);
         drop(choices);
         service.rename_records(&renames);
         drop(names);
         service.keep_opened(&opened);
+        freeze::step("after", &"records of the new configuration");
         Ok(())
     }
 }

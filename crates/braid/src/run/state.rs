@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
+use sys::freeze;
 
 /// Content of a file; `None`: there is none.
 ///
@@ -46,9 +47,13 @@ pub fn write_by<T: Serialize>(
 /// # Errors
 /// It can't be removed, or may come back.
 pub fn remove(path: &Path) -> anyhow::Result<()> {
+    freeze::step("to be removed:", &path.display());
     let removed = match fs::remove_file(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        removed => removed.and_then(|()| sync_directory(path)),
+        removed => {
+            freeze::step("removed:", &path.display());
+            removed.and_then(|()| sync_directory(path))
+        }
     };
     removed.with_context(|| format!("cannot remove {}", path.display()))
 }
@@ -72,6 +77,7 @@ fn replace<T: Serialize>(
     create(path.parent().context("no directory")?)?;
     let temporary = path.with_extension("new");
     let mut file = fs::File::create(&temporary)?;
+    freeze::step("empty yet:", &path.display());
     let text = serde_json::to_string_pretty(&value(&file)?)?;
     if text.len() as u64 > TEXT_BYTES_MAX {
         // The next engine would refuse to start with it.
@@ -79,7 +85,9 @@ fn replace<T: Serialize>(
     }
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
+    freeze::step("not in its place yet:", &path.display());
     fs::rename(&temporary, path)?;
+    freeze::step("in its place:", &path.display());
     Ok(sync_directory(path)?)
 }
 

@@ -66,7 +66,7 @@ const LAYERS: [Layer; 12] = [
     ("enough", 0xe009_4000, enough::plan),
     ("hole", 0x401e_1000, hole::plan),
     ("front", 0xf407_e4d0, front::plan),
-    ("exports", 0xe470_4750, exports::plan),
+    ("exports", 0x1_e470_4feb, exports::plan),
 ];
 
 /// Those of worlds with a mirror, which are a family of their own.

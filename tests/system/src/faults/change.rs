@@ -6,12 +6,15 @@
 //! keys, all in one or some of it.
 //!
 //! `--seconds`: eight clients ask verbs and reloads at random, while each volume that is there is
-//! written and read. Each call is answered; a verb of another volume is answered while one waits
-//! for I/O that a target holds. In the end the engine is as the file says.
+//! written and read, and a target holds writes again and again. Each call is answered; verbs of the
+//! volume that nothing changes are answered while others wait for long. In the end the engine is as
+//! the file says.
 //!
 //! `--rounds`: the engine is killed at any time of a reload or verb, and started with the file of
 //! before or after. It is as that file says; what a verb was answered holds, what it was not may
 //! hold or not. In both, all that was acknowledged is there.
+//!
+//! `--steps`: the engine dies at each named step of each kind of reload and verb ([`steps`]).
 //!
 //! # Limits
 //! A leg that was added or removed when the engine was killed may be one or none: the next engine
@@ -19,6 +22,7 @@
 mod file;
 mod kills;
 mod race;
+mod steps;
 mod writers;
 
 use super::Common;
@@ -33,16 +37,23 @@ pub struct Args {
     /// Kills
     #[arg(long, default_value_t = 20)]
     rounds: u32,
+    /// Kills at each step of each kind of change, too
+    #[arg(long)]
+    steps: bool,
 }
 
 impl Args {
     /// As they are to be repeated.
     pub fn words(&self) -> String {
-        format!("change --seconds {} --rounds {}", self.seconds, self.rounds)
+        let steps = if self.steps { " --steps" } else { "" };
+        let Self {
+            seconds, rounds, ..
+        } = self;
+        format!("change --seconds {seconds} --rounds {rounds}{steps}")
     }
 }
 
-/// Runs both and prints.
+/// Runs all that is asked for and prints.
 ///
 /// # Errors
 /// Data that were acknowledged are lost, a call was not answered, or an engine is neither as before
@@ -53,6 +64,9 @@ pub fn run(common: &Common, args: &Args) -> Result<()> {
     }
     if args.rounds > 0 {
         kills::run(common, args.rounds)?;
+    }
+    if args.steps {
+        steps::run(common)?;
     }
     Ok(())
 }

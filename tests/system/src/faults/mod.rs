@@ -97,6 +97,8 @@ enum Part {
 pub struct Common {
     /// `braid`.
     pub program: PathBuf,
+    /// Of the checkout.
+    pub root: PathBuf,
     /// See [`Args`].
     pub seed: u64,
     loopback: bool,
@@ -195,6 +197,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
             None if matches!(args.part, Part::Freeze(_)) => freeze::build(root)?,
             None => program::build(root, &["--bin", "braid"])?,
         },
+        root: root.into(),
         seed,
         loopback: args.loopback,
         output: args.output,

@@ -14,6 +14,9 @@ use std::time::Duration;
 
 /// Bytes of each volume's data, and of a leg.
 const VOLUME_BYTES: u64 = 16 << 20;
+/// An export over NVMe/TCP.
+const NVME: &str = "[[volume.export]]\nnvme = \"127.0.0.1:0\"\n\
+                    nqn = \"nqn.2026-01.org.example:change\"\n";
 /// Longest wait until an engine is as its file says.
 pub const SETTLED: Duration = Duration::from_secs(120);
 
@@ -24,6 +27,10 @@ pub struct Keys {
     pub paths: [bool; 2],
     /// It is called `w1`, not `v1`.
     pub renamed: bool,
+    /// It and the volume over a file, which is there, have each other's names.
+    pub swapped: bool,
+    /// The volume over a file is exported over NVMe/TCP too, if it is there.
+    pub nvme: bool,
     /// Another policy.
     pub policy: bool,
     /// The volume over a file is there.
@@ -39,20 +46,35 @@ pub struct Keys {
 impl Keys {
     /// The name of the volume over targets.
     pub fn name(&self) -> &'static str {
-        if self.renamed { "w1" } else { "v1" }
+        match (self.swapped, self.renamed) {
+            (true, _) => "v2",
+            (false, true) => "w1",
+            (false, false) => "v1",
+        }
+    }
+
+    /// The name of the volume over a file.
+    fn file_name(&self) -> &'static str {
+        if self.swapped { "v1" } else { "v2" }
+    }
+
+    /// The sockets of volumes whose data are written, and the names of these.
+    pub fn sockets(&self) -> Vec<(&'static str, &'static str)> {
+        let file = self.file.then(|| ("v2", self.file_name()));
+        let mirror = self.mirror.then_some(("m0", "m0"));
+        let of_targets = Some(("v1", self.name()));
+        [of_targets, file, mirror].into_iter().flatten().collect()
     }
 
     /// The names of all volumes.
     pub fn names(&self) -> Vec<&'static str> {
-        let mut names = vec!["q0", self.name()];
-        names.extend(self.file.then_some("v2"));
-        names.extend(self.mirror.then_some("m0"));
-        names
+        let names = self.sockets().into_iter().map(|it| it.1);
+        ["q0"].into_iter().chain(names).collect()
     }
 
     /// Changes one thing; whether it is of the mirror's legs.
     pub fn change(&mut self, random: &mut Random, stage: &Place) -> Result<bool> {
-        match random.below(8) {
+        match random.below(9) {
             0 => {
                 let at = random.below(2) as usize;
                 self.paths[at] = !self.paths[at] || !self.paths[1 - at];
@@ -62,6 +84,7 @@ impl Keys {
             4 => self.file = !self.file,
             5 => self.moved = !self.moved,
             6 => self.mirror = !self.mirror,
+            7 => self.nvme = !self.nvme,
             _ if self.mirror => {
                 match self.legs.len() {
                     2 => self.legs.push(stage.new_leg(random)?),
@@ -105,6 +128,8 @@ impl Place {
         let keys = Keys {
             paths: [true; 2],
             renamed: false,
+            swapped: false,
+            nvme: false,
             policy: false,
             file: true,
             moved: false,
@@ -150,12 +175,13 @@ impl Place {
         let more = |is: bool| if is { extra.as_str() } else { "" };
         let mut text = format!("{}\ncores = 2\n", SHORT.engine);
         text += &volume("q0", "", "", &["mem:1MiB".into()]);
-        let exports = format!("{}{}", export("v1"), more(!to_file));
         let of = format!("{policy}quiesce_time = \"500ms\"\n");
+        let exports = format!("{}{}", export("v1"), more(!to_file));
         text += &volume(keys.name(), &of, &exports, &uris);
         if keys.file {
-            let exports = format!("{}{}", export("v2"), more(to_file));
-            text += &volume("v2", "", &exports, &[uri(&self.path("f2"))]);
+            let nvme = if keys.nvme { NVME } else { "" };
+            let exports = format!("{}{}{nvme}", export("v2"), more(to_file));
+            text += &volume(keys.file_name(), "", &exports, &[uri(&self.path("f2"))]);
         }
         if keys.mirror {
             text += &volume("m0", "kind = \"mirror\"\n", &export("m0"), &[]);
@@ -181,11 +207,20 @@ impl Place {
     /// # Errors
     /// It does not start, or is not so.
     pub fn start(&mut self, keys: &Keys) -> Result<()> {
+        self.start_only(keys)?;
+        self.wait_as(keys)
+    }
+
+    /// An engine with these keys, which can be asked.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start_only(&mut self, keys: &Keys) -> Result<()> {
         let (program, directory) = (&self.stage.program, &self.stage.directory.0);
         let text = self.text(keys);
         let engine = Engine::start_as(program, directory, &self.stage.net, &text)?;
         self.stage.engine = Some(engine);
-        self.wait_as(keys)
+        Ok(())
     }
 
     /// Asks the engine.

@@ -152,11 +152,7 @@ impl Trial {
 
     /// One for each volume, which begins with a read of all that was acknowledged.
     fn begin_writers(&mut self) -> Result<()> {
-        let keys = &self.keys;
-        let mut all = vec![("v1", keys.name())];
-        all.extend(keys.file.then_some(("v2", "v2")));
-        all.extend(keys.mirror.then_some(("m0", "m0")));
-        for (socket, name) in all {
+        for (socket, name) in self.keys.sockets() {
             let ledger = self.ledgers.remove(socket).unwrap_or_default();
             let path = self.place.path(&format!("{socket}.sock"));
             let writer = Writer::start(path, name, ledger, self.random.next())?;

@@ -10,12 +10,19 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Clients that ask, one of them for reloads.
+/// Clients that ask: one for reloads, and one for verbs of the volume that nothing changes.
 const CLIENTS: u64 = 8;
+/// That volume.
+const QUIET: &str = "q0";
+/// How often a target holds writes, and for how long: verbs of its volume wait for them.
+const HOLDS_EVERY: Duration = Duration::from_secs(2);
+const HELD: &str = "hold_writes=1s";
+/// While a call waits longer than this, verbs of [`QUIET`] are answered.
+const WAITED: Duration = Duration::from_secs(5);
 /// Longest time until a call is answered that waits for others of its volume.
 const ANSWER: Duration = Duration::from_secs(300);
 /// Verbs of another volume that are answered while one waits for I/O.
@@ -26,6 +33,7 @@ const BESIDE: u32 = 5;
 struct Sum {
     done: u64,
     refused: u64,
+    all: Duration,
     longest: Duration,
 }
 
@@ -33,6 +41,10 @@ struct Sum {
 struct Race {
     socket: PathBuf,
     over: AtomicBool,
+    /// Verbs of [`QUIET`] that were answered.
+    quiet: AtomicU64,
+    /// Calls that waited for long, while such verbs were answered.
+    waited: AtomicU64,
     sums: Mutex<BTreeMap<String, Sum>>,
 }
 
@@ -46,11 +58,27 @@ impl Race {
     /// # Errors
     /// There is none.
     fn ask(&self, method: &str, params: &Value) -> Result<Option<Value>> {
-        let begun = Instant::now();
+        let (begun, before) = (Instant::now(), self.quiet.load(Ordering::Relaxed));
         let answer = call_within(&self.socket, method, params, ANSWER);
+        let took = begun.elapsed();
+        let name = match params["volume"] == QUIET {
+            true => format!("{method} of {QUIET}"),
+            false => method.to_owned(),
+        };
+        if name != method {
+            self.quiet.fetch_add(1, Ordering::Relaxed);
+        } else if took > WAITED && !self.is_over() {
+            let beside = self.quiet.load(Ordering::Relaxed) - before;
+            ensure!(
+                beside > 0,
+                "{method} {params}: {took:?}, and {QUIET} waited too"
+            );
+            self.waited.fetch_add(1, Ordering::Relaxed);
+        }
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        let sum = sums.entry(method.to_owned()).or_default();
-        sum.longest = sum.longest.max(begun.elapsed());
+        let sum = sums.entry(name).or_default();
+        sum.all += took;
+        sum.longest = sum.longest.max(took);
         match answer {
             Ok(answer) => {
                 sum.done += 1;
@@ -77,16 +105,20 @@ pub fn run(common: &Common, seconds: u64) -> Result<()> {
     let race = Race {
         socket: place.path("engine.sock"),
         over: AtomicBool::new(false),
+        quiet: AtomicU64::new(0),
+        waited: AtomicU64::new(0),
         sums: Mutex::default(),
     };
     let legs = keys.legs.clone();
     let writes = std::thread::scope(|scope| {
         let (race, place, legs) = (&race, &place, &legs);
-        let clients = (1..CLIENTS).map(|client| {
+        let clients = (2..CLIENTS).map(|client| {
             let random = Random(common.seed.wrapping_add(client));
             scope.spawn(move || verbs(race, place, legs, random))
         });
-        let clients: Vec<_> = clients.collect();
+        let mut clients: Vec<_> = clients.collect();
+        clients.push(scope.spawn(move || quiet_verbs(race)));
+        clients.push(scope.spawn(move || hold(race, place)));
         let loads = [("v1", &["v1", "w1"][..]), ("v2", &["v2"]), ("m0", &["m0"])];
         let loads = loads.map(|(socket, names)| {
             let socket = place.path(&format!("{socket}.sock"));
@@ -124,20 +156,23 @@ pub fn run(common: &Common, seconds: u64) -> Result<()> {
     end_as(&race, &place, &keys)?;
     let beside = beside(&place, &keys)?;
     common.progress("");
-    let mut table = Table::new(&["method", "done", "refused", "longest_ms"]);
+    let mut table = Table::new(&["method", "done", "refused", "mean_ms", "longest_ms"]);
     for (method, sum) in race
         .sums
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .iter()
     {
+        let mean = sum.all.as_millis() as u64 / (sum.done + sum.refused);
         let longest = sum.longest.as_millis() as u64;
-        let counts = [sum.done, sum.refused, longest].map(Value::from);
+        let counts = [sum.done, sum.refused, mean, longest].map(Value::from);
         table.row([&[method.as_str().into()][..], &counts].concat());
     }
     let head =
         format!("{CLIENTS} clients for {seconds} s under load: all data right, each call answered");
-    let more = json!({"writes": writes, "verbs_beside_one_that_waits": beside});
+    let waited = race.waited.load(Ordering::Relaxed);
+    let more = json!({"writes": writes, "verbs_beside_one_that_waits": beside,
+                      "calls_over_5_s_beside_which_q0_was_answered": waited});
     common.show("change", &head, &table, more);
     Ok(())
 }
@@ -161,7 +196,28 @@ fn reload(race: &Race, place: &Place, keys: &mut Keys, random: &mut Random) -> R
     Ok(())
 }
 
-/// Any verbs of any volumes.
+/// Writes to the first target wait again and again.
+fn hold(race: &Race, place: &Place) -> Result<()> {
+    while !race.is_over() {
+        place.stage.targets[0].set(&[HELD])?;
+        let begun = Instant::now();
+        while !race.is_over() && begun.elapsed() < HOLDS_EVERY {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    place.stage.targets[0].set(&["hold_writes=0"])
+}
+
+/// Verbs of a volume that no other client changes.
+fn quiet_verbs(race: &Race) -> Result<()> {
+    for retries in (1..10).cycle().take_while(|_| !race.is_over()) {
+        let of = json!({"volume": QUIET, "name": "retries", "value": retries.to_string()});
+        race.ask("knob", &of)?;
+    }
+    Ok(())
+}
+
+/// Any verbs of the other volumes.
 fn verbs(race: &Race, place: &Place, legs: &[PathBuf], mut random: Random) -> Result<()> {
     while !race.is_over() {
         let name = ["v1", "w1"][random.below(2) as usize];
@@ -171,11 +227,10 @@ fn verbs(race: &Race, place: &Place, legs: &[PathBuf], mut random: Random) -> Re
         let leg = json!({"volume": "m0", "leg": leg});
         let of = json!({"volume": name});
         let of_mirror = json!({"volume": "m0", "force": true});
-        let quiet = json!({"volume": "q0", "name": "retries", "value": "7"});
         let knob = json!({"volume": name, "name": "flush_timeout", "value": "70s"});
         let policy = ["numa", "round-robin"][random.below(2) as usize];
         let policy = json!({"volume": name, "policy": policy});
-        let (method, params) = match random.below(20) {
+        let (method, params) = match random.below(19) {
             0 => ("path.fail", path),
             1 | 2 => ("path.restore", path),
             3 => ("path.drain", path),
@@ -190,8 +245,7 @@ fn verbs(race: &Race, place: &Place, legs: &[PathBuf], mut random: Random) -> Re
             14 | 15 => ("mirror.assemble", json!({"volume": "m0"})),
             16 => ("diff", json!({"volume": null})),
             17 => ("stat", json!({})),
-            18 => ("reload", json!({"dry_run": true})),
-            _ => ("knob", quiet),
+            _ => ("reload", json!({"dry_run": true})),
         };
         race.ask(method, &params)?;
     }
@@ -228,7 +282,7 @@ fn end_as(race: &Race, place: &Place, keys: &Keys) -> Result<()> {
             race.ask("mirror.restore", &json!({"volume": "m0", "leg": uri(leg)}))?;
         }
         race.ask("forget", &json!({"volume": keys.name(), "force": true}))?;
-        race.ask("forget", &json!({"volume": "q0"}))?;
+        race.ask("forget", &json!({"volume": QUIET}))?;
         let done = race.ask("reload", &json!({"force": true}))?;
         Ok(done.filter(|it| it["changed"] == "no difference").map(drop))
     })?;
@@ -265,7 +319,7 @@ fn beside(place: &Place, keys: &Keys) -> Result<u32> {
     let mut answered = 0;
     while !waits.is_finished() {
         let retries = (answered % 9 + 1).to_string();
-        let of = json!({"volume": "q0", "name": "retries", "value": retries});
+        let of = json!({"volume": QUIET, "name": "retries", "value": retries});
         place.ask("knob", &of)?;
         answered += u32::from(!waits.is_finished());
     }

@@ -1,9 +1,12 @@
 //! Records of an engine for the one after it: found by whatever name, never taken from a running
 //! engine, never done without in silence.
-use super::{QUICK, Rig, V0, Volume, refused};
+use super::{QUICK, QUIESCED, Rig, V0, Volume, refused};
 use crate::serve::mirror::refused::{UNKNOWN, asked_of};
 use crate::serve::process::{Process, at_once, two_ports, wait_until};
+use crate::tmpfs::Tmpfs;
 use rustix::process::Signal;
+use std::fs;
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -85,6 +88,64 @@ fn t09_running_engine_keeps_its_mark_and_volume() {
         assert_eq!(second.ended().code(), Some(1));
     }
     assert!(rig.marks().get("v1").is_some());
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+}
+
+/// What can't be kept is not done, or said to hold until a restart; what was kept stays, also after
+/// a kill; with space verbs and reloads go on.
+#[test]
+fn t09_full_disk_loses_no_mark_and_no_choice() {
+    let directory = tempfile::tempdir().unwrap();
+    let targets = ["t", "u"].map(|name| two_ports(directory.path(), name));
+    let [Some((_target, [one, two])), Some((_other, [three, _]))] = targets else {
+        return;
+    };
+    let disk = match Tmpfs::mount(&directory.path().join("state"), "64k") {
+        Ok(mounted) => mounted,
+        Err(reason) => {
+            eprintln!("SKIP full-disk: no tmpfs can be mounted: {reason}");
+            return;
+        }
+    };
+    let mut rig = Rig::new(directory, QUICK);
+    let v1: Volume = ("v1", &[&one, &two], QUIESCED);
+    let v2: Volume = ("v2", &[&three], QUIESCED);
+    rig.start(&[V0, v1]);
+    rig.ask(&["policy", "set", "v1", "round-robin"]);
+    wait_until(|| rig.marks().get("v1").map(drop));
+    let kept = || fs::read(rig.kept("volumes/choice").0).unwrap();
+    let before = kept();
+    let fill = disk.path().join("fill");
+    let mut file = fs::File::create(&fill).unwrap();
+    while file.write_all(&[7; 4096]).is_ok() {}
+    drop(file); // its space is free once it is removed
+    let why = rig.refusal(&["policy", "set", "v1", "numa"]);
+    let failed = rig.ask(&["path", "fail", "v1", &two]);
+    let warning = failed["warning"].as_str().unwrap();
+    assert!(warning.contains("it won't survive a restart"), "{warning}");
+    for said in [&why, warning] {
+        assert!(said.contains("volumes/choice-"), "{said}");
+        assert!(said.contains("No space left"), "{said}");
+    }
+    let why = rig.refused_reload(&[V0, v1, v2]);
+    for part in ["v2: it is not opened", "volumes/mark-", "No space left"] {
+        assert!(why.contains(part), "{why}");
+    }
+    assert_eq!(kept(), before);
+    assert_eq!(rig.stat("v1")["policy"], "round-robin");
+    assert_eq!(rig.client("v1").write(0, 1), 0);
+    rig.end(Signal::KILL);
+    rig.start(&[V0, v1]);
+    rig.engine()
+        .notes("v1: an earlier engine left changes under way");
+    assert_eq!(rig.stat("v1")["policy"], "round-robin");
+    assert_eq!(rig.client("v1").write(0, 2), 0);
+    fs::remove_file(&fill).unwrap();
+    rig.ask(&["policy", "set", "v1", "numa"]);
+    let failed = rig.ask(&["path", "fail", "v1", &two]);
+    assert_eq!(failed["warning"], serde_json::Value::Null);
+    rig.reload(&[V0, v1, v2]);
+    assert_eq!(rig.client("v2").write(0, 3), 0);
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
 
