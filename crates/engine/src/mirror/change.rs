@@ -160,6 +160,12 @@ impl MirrorDevice {
                 self.refusal.accepts_name = false;
                 true
             }
+            // It was stopped meanwhile: nothing of it is kept for the next start.
+            (Pending::Assemble, Phase::Over(None)) => {
+                self.config.wishes = Wishes::default();
+                self.refusal.accepts_name = false;
+                true
+            }
             (Pending::Remove(slot), Phase::Running(it)) => {
                 let taken = it.machine.take_back_removal(slot, now_ns);
                 for leg in legs.filter(|_| taken) {
@@ -200,8 +206,9 @@ impl MirrorDevice {
         let Some((slot, id)) = self.legs[at].leaves_with() else {
             return; // it stays
         };
-        let machine = &self.expect_running().machine;
-        let is_ordered = machine.changing_legs().1.has(slot);
+        // A read of the leg can end after the mirror has stopped; the next start finds the leg.
+        let Some(it) = self.running() else { return };
+        let is_ordered = it.machine.changing_legs().1.has(slot);
         let leg = &mut self.legs[at];
         if is_ordered || leg.superblocks.are_read() {
             return; // it is settled when both are over

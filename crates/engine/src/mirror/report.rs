@@ -335,7 +335,8 @@ impl MirrorDevice {
     /// Executes an order about one leg.
     fn order_leg(&mut self, id: Id, order: LegOrder, now_ns: u64) -> Result<(), String> {
         let Phase::Running(it) = &mut self.phase else {
-            return Ok(()); // it has stopped since the caller has seen it run
+            // It has stopped since the caller has seen it run.
+            return Err(format!("leg {id}: the mirror does not run"));
         };
         let Some(slot) = it.slot_of(id) else {
             return Err(format!("leg {id} was removed or replaced meanwhile"));

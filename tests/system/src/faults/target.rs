@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -234,8 +234,11 @@ fn ask(socket: &Path, method: &str, params: &Value) -> Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(READY))?;
     let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-    stream.write_all(format!("{request}\n").as_bytes())?;
-    Ok(stream)
+    match stream.write_all(format!("{request}\n").as_bytes()) {
+        // A server that turns us away has said why and closed.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(stream),
+        written => Ok(written.map(|()| stream)?),
+    }
 }
 
 /// `program` with files of its own.
