@@ -26,8 +26,11 @@ const AFTER: Duration = Duration::from_millis(300);
 /// A change with more steps than this has no end.
 const STEPS_MAX: u64 = 400;
 
+/// Changes the keys of a file.
+type Edit = fn(&mut Keys);
+
 /// Changes of the file, each made and taken back: the one that changes it, and its name.
-const RELOADS: [(&str, fn(&mut Keys)); 8] = [
+const RELOADS: [(&str, Edit); 8] = [
     ("path", |it| it.paths[1] = false),
     ("name", |it| it.renamed = true),
     ("names swapped", |it| it.swapped = true),
@@ -306,7 +309,7 @@ impl Trial {
         Ok(shown)
     }
 
-    /// What verbs have changed: differences from the file, and which legs are taken out.
+    /// Differences from the file, and which legs are taken out.
     fn shown(&self) -> Result<Value> {
         let mut diff = self.place.ask("diff", &json!({"volume": null}))?["differences"].take();
         for it in diff.as_array_mut().into_iter().flatten() {

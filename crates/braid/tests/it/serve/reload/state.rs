@@ -91,8 +91,8 @@ fn t09_running_engine_keeps_its_mark_and_volume() {
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
 
-/// What can't be kept is not done, or said to hold until a restart; what was kept stays, also after
-/// a kill; with space verbs and reloads go on.
+/// A change that can't be kept is not made, or said to hold until a restart; kept ones stay, also
+/// after a kill; with space verbs and reloads go on.
 #[test]
 fn t09_full_disk_loses_no_mark_and_no_choice() {
     let directory = tempfile::tempdir().unwrap();
