@@ -52,8 +52,8 @@ pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
     plan.add_some((&CLIENTS, FAULTS), (2_000 * MS, 2 * WINDOW_NS), random);
 }
 
-/// How long a request takes at last, ns. A leg has 16 requests outstanding at least: a heartbeat,
-/// which is a read and a write behind as many, has to take less than its interval.
+/// How long a request takes at last, ns. A heartbeat, which is a read and a write, has to take less
+/// than its interval behind as many requests as a leg has outstanding at least.
 pub(in crate::chaos) fn most_ns(fault: &Fault) -> u64 {
     (12 + fault.whom / 64 % 7) * MS
 }
