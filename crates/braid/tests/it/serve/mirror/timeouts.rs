@@ -36,7 +36,7 @@ impl Hung {
         let place = Place::new()?;
         let (target, uri) = target(&place, "b", "0");
         let text = format!(
-            "keep_alive_tmo = \"35s\"\nio_timeout = \"240s\"\ndrain_timeout = \"1s\"\n\
+            "keep_alive_tmo = \"20s\"\nio_timeout = \"240s\"\ndrain_timeout = \"1s\"\n\
              [[volume]]\nname = \"v0\"\nkind = \"mirror\"\n\
              fast_io_fail_tmo = \"200s\"\nquiesce_time = \"100ms\"\n\
              [[volume.leg]]\nuri = \"{}\"\n[[volume.leg]]\nuri = \"{uri}\"\n\
