@@ -165,8 +165,8 @@ pub const MIRROR_IOS_MAX: usize = 1024;
 /// Data I/O that a leg of a mirror may have outstanding after a time in which it had less, and may
 /// have become slow: 32 take a disk with one head 0.5 s.
 pub const LEG_DEPTH_FIRST: u32 = 32;
-/// However slow it is: so many, that it is not idle while an answer is under way. Each may be several
-/// commands, and a heartbeat, a read and then a write, waits behind all of them twice.
+/// However slow it is: so many, that it is not idle while an answer is under way. Each may be
+/// several commands, and a heartbeat, a read and then a write, waits behind all of them twice.
 pub const LEG_DEPTH_MIN: u32 = 4;
 /// However fast it is: more than users and copies have.
 pub const LEG_DEPTH_MAX: u32 = 2 * MIRROR_IOS_MAX as u32;
