@@ -31,8 +31,8 @@
 //! * `status`, `device`: what answers mean; `report`: lines for people; `explain`: why a path
 //!
 //! # Contract
-//! Core 0 owns the admin connections. The log that it reads, and its place there.
-//! and reaches the other cores' engines as [`HostControl::Path`]. Cores share counts of I/Os in
+//! Core 0 owns the admin connections. Facts about a path leave it as [`HostEvent::Publish`]
+//! and reach the other cores' engines as [`HostControl::Path`]. Cores share counts of I/Os in
 //! flight (T47), and what was measured, by [`Peers`]. The engine begins in its first `turn`, and
 //! each `turn` looks at what its machines made of the turn's bytes. All times are of one clock
 //! (T42).
@@ -218,8 +218,8 @@ impl Multipath {
         }
     }
 
-    /// New lines.
-    /// word that their volume is removed.
+    /// The next event. Ends of I/Os come in the order in which they ended, and before the event
+    /// that their volume is removed.
     #[inline]
     pub(crate) fn poll_event(&mut self) -> Option<HostEvent> {
         if let None | Some(HostEvent::Removed(_)) = self.on.out.peek_event()
@@ -407,10 +407,14 @@ impl Multipath {
             }
             HostControl::Recovery(volume, it) => self.set_recovery(volume, it, now_ns),
             HostControl::Throughput(volume, path, to) => {
-                self.volumes[usize::from(volume)].set_throughput(path, to);
+                if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
+                    it.set_throughput(path, to);
+                }
             }
             HostControl::Distance(volume, path, to) => {
-                self.volumes[usize::from(volume)].set_distance(path, to);
+                if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
+                    it.set_distance(path, to);
+                }
             }
             HostControl::Rename(volume, name) => self.volumes[usize::from(volume)].name = name,
             HostControl::Drain(drain_ns) => self.begin_drain(drain_ns, now_ns),
