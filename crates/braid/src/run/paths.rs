@@ -37,7 +37,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Why nothing comes of a verb whose volume is not there any more.
-const HAS_LEFT: &str = "the volume has left meanwhile";
+pub const HAS_LEFT: &str = "the volume has left meanwhile";
 
 /// Why an absent path counts (T13).
 const UNCLEAN: &str = "the engine before did not stop in order, and this path may hold writes that \

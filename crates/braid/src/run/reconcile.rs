@@ -12,6 +12,7 @@ use super::entries::AdminState;
 use super::exports;
 use super::late::{JOIN_MORE_NS, JOIN_NS};
 use super::nvme_exports::{HostPort, NvmeChange};
+use super::paths::HAS_LEFT;
 use super::plan::{ActualVolume, Change, LegVerb, Presence, plan};
 use super::reload;
 use super::service::{Service, State};
@@ -378,6 +379,9 @@ impl Service {
     ) -> Result<(), ControlError> {
         let plan = {
             let state = self.state();
+            if state.volumes.get(volume).is_none() {
+                return Err(ControlError::refused(HAS_LEFT));
+            }
             let mut it = DesiredVolume::new(&state, volume);
             edit(&mut it).map_err(ControlError::refused)?;
             changes(&state, &Desired { volumes: vec![it] })

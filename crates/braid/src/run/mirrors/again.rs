@@ -49,19 +49,20 @@ impl Service {
     ) -> Result<(), NotStarted> {
         let _alone = self.alone_with_mirror(volume, by)?;
         let name = self.name(volume);
-        // It has ended only after that was waited for: they are open still.
-        self.close_legs(&name);
-        let (stopped, of, files) = {
+        let (stopped, of) = {
             let state = self.state();
             let stopped = state.stopped.get(&volume).cloned();
             // It may have left while another verb was waited for.
             let it = state.volumes.get(volume);
             let it = it.ok_or_else(|| state.volumes.unknown(&name))?;
-            let files: Vec<Volume> = state.idle_legs(&name).cloned().collect();
-            (stopped, it.of.clone(), files)
+            (stopped, it.of.clone())
         };
+        // Another verb may have started it meanwhile: then its legs are in use.
         let not = || ControlError::refused(format!("{name} was not stopped by verb"));
         let stopped = stopped.ok_or_else(not)?;
+        // It has ended only after that was waited for: they are open still.
+        self.close_legs(&name);
+        let files: Vec<Volume> = self.state().idle_legs(&name).cloned().collect();
         let given_up = |wanted| {
             let called = |it: &&Volume| it.paths.iter().any(|keys| keys.uri.to_string() == wanted);
             if let Some(file) = files.iter().find(called) {
