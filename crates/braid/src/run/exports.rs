@@ -9,7 +9,6 @@
 //! a removal, and may connect again. So they are where its address gets another volume.
 use super::address::{Accepting, Bound, NbdAddress, Towards};
 use super::config::{Config, Export};
-use super::locks::Alone;
 use super::service::{Exported, Service, State};
 use crate::control::access::{Mode, Name};
 use crate::control::rpc::ControlError;
@@ -52,7 +51,7 @@ impl Service {
         export
             .check()
             .map_err(|(_, why)| ControlError::params(why))?;
-        let (_alone, volume) = self.alone_with_exports(params, by)?;
+        let (_alone, volume) = self.alone_with(&params.volume, by)?;
         self.state().may_export(volume)?;
         self.edit(volume, false, |it| it.add_export(export))?;
         let state = self.state();
@@ -68,25 +67,13 @@ impl Service {
         params: &ExportParams,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
-        let (_alone, volume) = self.alone_with_exports(params, by)?;
+        let (_alone, volume) = self.alone_with(&params.volume, by)?;
         let nbd = self.state().shown_export(volume, params)?;
         self.edit(volume, false, |it| {
             it.of.exports.retain(|it| it.nbd != nbd);
             Ok(())
         })?;
         Ok(json!({"volume": params.volume, "export": params.export}))
-    }
-
-    /// The volume of a verb, with its exports for this verb alone.
-    fn alone_with_exports(
-        &self,
-        params: &ExportParams,
-        by: &Caller<'_>,
-    ) -> Result<(Alone<'_>, u16), ControlError> {
-        let names = std::slice::from_ref(&params.volume);
-        let alone = self.changes.alone_with_all(names, by)?;
-        let volume = self.state().volumes.number(&params.volume)?;
-        Ok((alone, volume))
     }
 
     /// Listens again for exports whose socket was removed; clients that are connected stay. Returns

@@ -118,12 +118,10 @@ impl Service {
     /// # Errors
     /// Why all is as before.
     pub fn forget(&self, params: &ForgetParams, by: &Caller<'_>) -> Result<Value, ControlError> {
-        let names = std::slice::from_ref(&params.volume);
-        let _alone = self.changes.alone_with_all(names, by)?;
+        let (_alone, number) = self.alone_with(&params.volume, by)?;
         let what = params.what.as_deref();
         let (file, plan) = {
             let state = self.state();
-            let number = state.volumes.number(&params.volume)?;
             let file = state.configured.volume(&params.volume).cloned();
             let file = file.ok_or_else(|| {
                 ControlError::refused(format!("{} is not in the file", params.volume))

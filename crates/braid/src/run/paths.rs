@@ -116,11 +116,8 @@ impl Service {
         params: &PathParams,
         by: &Caller<'_>,
     ) -> Result<(Alone<'_>, u16), ControlError> {
-        let names = std::slice::from_ref(&params.volume);
-        let alone = self.changes.alone_with_all(names, by)?;
-        let state = self.state();
-        let volume = state.volumes.number(&params.volume)?;
-        state.has_paths(volume)?;
+        let (alone, volume) = self.alone_with(&params.volume, by)?;
+        self.state().has_paths(volume)?;
         Ok((alone, volume))
     }
 

@@ -11,12 +11,14 @@ use super::desired::{Desired, DesiredVolume, PathSpec};
 use super::entries::AdminState;
 use super::exports;
 use super::late::{JOIN_MORE_NS, JOIN_NS};
+use super::locks::Alone;
 use super::nvme_exports::{HostPort, NvmeChange};
 use super::paths::HAS_LEFT;
 use super::plan::{ActualVolume, Change, LegVerb, Presence, plan};
 use super::reload;
 use super::service::{Service, State};
 use crate::control::rpc::ControlError;
+use crate::control::server::Caller;
 use crate::ends::End;
 use policy::PathIndex;
 use std::collections::BTreeMap;
@@ -365,6 +367,21 @@ impl Service {
             Ok(waits) if waits.is_empty() => Ok(()),
             Ok(why) | Err(why) => Err(ControlError::refused(why)),
         }
+    }
+
+    /// The number of a verb's volume, which this verb has to itself as long as the first result is
+    /// there.
+    ///
+    /// # Errors
+    /// There is no such volume; the caller has gone, and does not wait any more.
+    pub fn alone_with(
+        &self,
+        name: &str,
+        by: &Caller<'_>,
+    ) -> Result<(Alone<'_>, u16), ControlError> {
+        let alone = self.changes.alone_with_all(&[name.to_owned()], by)?;
+        let number = self.state().volumes.number(name)?;
+        Ok((alone, number))
     }
 
     /// Makes a volume what a verb says, which has it to itself: `edit` changes its paths.

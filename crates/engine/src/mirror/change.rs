@@ -154,14 +154,12 @@ impl MirrorDevice {
         let legs = self.legs.iter_mut();
         match (pending, &mut self.phase) {
             // Once the legs are being acquired its decision is being written.
-            (Pending::Assemble, Phase::Starting(it)) if it.ownership.acquiring().is_none() => {
-                self.config.wishes = Wishes::default();
-                it.ownership.take_back_force();
-                self.refusal.accepts_name = false;
-                true
-            }
-            // It was stopped meanwhile: nothing of it is kept for the next start.
-            (Pending::Assemble, Phase::Over(None)) => {
+            (Pending::Assemble, Phase::Starting(it)) if it.ownership.acquiring().is_some() => false,
+            // One that was stopped meanwhile keeps nothing of it for the next start.
+            (Pending::Assemble, phase @ (Phase::Starting(_) | Phase::Over(None))) => {
+                if let Phase::Starting(it) = phase {
+                    it.ownership.take_back_force();
+                }
                 self.config.wishes = Wishes::default();
                 self.refusal.accepts_name = false;
                 true
