@@ -257,9 +257,12 @@ fn t14_changes_wait_while_the_state_directory_is_full() {
     config += "[[volume]]\nname = \"w0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
     fs::write(place.path("b.toml"), config).unwrap();
     place.lived(1);
+    let of_before = fs::read(place.record()).unwrap();
     let mut engine = place.start();
     let set = || place.ask(&["policy", "set", "w0", "round-robin"]);
-    let before = fs::read(place.record()).unwrap();
+    // The start writes a record, too: done later, it would leave the room of the one it replaces.
+    let replaced = || Some(fs::read(place.record()).unwrap()).filter(|it| *it != of_before);
+    let before = wait_until(replaced);
     let fill = disk.path().join("fill");
     let mut file = fs::File::create(&fill).unwrap();
     while file.write_all(&[7; 4096]).is_ok() {}
