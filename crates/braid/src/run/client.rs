@@ -557,7 +557,11 @@ fn export(verb: &ExportVerb) -> anyhow::Result<()> {
                 mode: *mode,
             });
             common.show(&call, |text, value| {
-                writeln!(text, "{}: {}", word(&value["volume"]), word(&value["uri"]))
+                let volume = word(&value["volume"]);
+                match value["uri"].as_str() {
+                    Some(uri) => writeln!(text, "{volume}: {uri}"),
+                    None => writeln!(text, "{volume}: {export}, when it is started again"),
+                }
             })
         }
         ExportVerb::Remove {

@@ -38,6 +38,36 @@ pub struct DesiredVolume {
     pub paths: Vec<PathSpec>,
     /// Set by hand of paths that discovery may tell of again, by URI.
     pub awaited: BTreeMap<String, AdminState>,
+    /// Every volume but a mirror is on.
+    pub run: RunState,
+}
+
+/// Whether a mirror runs. Set by verb, and not kept for the next engine, which starts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunState {
+    /// It runs, or is to. One that was stopped starts so.
+    On(MirrorStart),
+    /// It was told to stop, and has not ended yet. Not to be desired.
+    Ending,
+    /// Its legs are free, and its exports do not listen.
+    Off,
+}
+
+/// How a mirror starts that was stopped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MirrorStart {
+    /// Without legs that are missing.
+    pub without: bool,
+    /// Name of the leg that is given up.
+    pub discard: Option<String>,
+    /// Whatever name its legs give.
+    pub accept: bool,
+}
+
+impl Default for RunState {
+    fn default() -> Self {
+        Self::On(MirrorStart::default())
+    }
 }
 
 /// All volumes as they are to be, in the order of the configuration.
@@ -69,7 +99,7 @@ impl From<&PathEntry> for PathSpec {
 }
 
 impl DesiredVolume {
-    /// Present state of a running engine, with the exports that listen.
+    /// Present state of a running engine, with its present exports.
     pub fn new(state: &State, number: u16) -> Self {
         let running = &state.volumes[number];
         Self {
@@ -79,7 +109,24 @@ impl DesiredVolume {
             },
             paths: running.entries().iter().map(PathSpec::from).collect(),
             awaited: running.entries().awaited().clone(),
+            run: match running.stopped {
+                None => RunState::default(),
+                Some(_) if state.volumes.legs(&running.of.name).is_empty() => RunState::Off,
+                Some(_) => RunState::Ending,
+            },
         }
+    }
+
+    /// A mirror that was stopped is to run again.
+    ///
+    /// # Errors
+    /// It was not.
+    pub fn start(&mut self, how: MirrorStart) -> Result<(), String> {
+        if let RunState::On(_) = self.run {
+            return Err(format!("{} was not stopped by verb", self.of.name));
+        }
+        self.run = RunState::On(how);
+        Ok(())
     }
 
     /// A path more.
@@ -186,6 +233,7 @@ impl DesiredVolume {
             of,
             paths,
             awaited: before.map_or_else(BTreeMap::new, |it| it.0.awaited.clone()),
+            run: before.map_or_else(RunState::default, |it| it.0.run.clone()),
         }
     }
 }

@@ -6,7 +6,8 @@
 //! # Contract
 //! An export that a reload changes goes on listening, and its clients stay, whoever may connect
 //! from then on; where it becomes read-only or no longer is, they are told that it is over, as at
-//! a removal, and may connect again. So they are where its address gets another volume.
+//! a removal, and may connect again. So they are where its address gets another volume. Those of a
+//! mirror that was stopped come, change and go without listening until it starts.
 use super::address::{Accepting, Bound, NbdAddress, Towards};
 use super::config::{Config, Export};
 use super::service::{Exported, Service, State};
@@ -153,6 +154,18 @@ impl Service {
         Ok(to)
     }
 
+    /// All exports of a volume listen no more; returns where clients could reach them.
+    pub fn remove_exports(&self, state: &mut State, volume: u16) -> Vec<String> {
+        let numbers = 0..state.exports.len();
+        let gone = numbers.filter_map(|at| {
+            let it = state.exports[at].as_ref().filter(|it| it.volume == volume);
+            let uri = it?.uri.clone();
+            self.remove_export(state, at);
+            Some(uri)
+        });
+        gone.collect()
+    }
+
     /// Exports that listen take clients, and others move, each to a volume by its number: all, or
     /// none. Returns where the new ones can be reached.
     ///
@@ -223,15 +236,21 @@ impl State {
             return Ok(it.export.nbd.clone());
         }
         let nbd = address(&params.export)?;
-        let there = self.export_at(volume, &nbd).map(|_| nbd);
+        let mut all = self.exports_of(volume).into_iter();
+        let there = all.find(|it| it.nbd == nbd).map(|it| it.nbd);
         there.ok_or_else(|| {
             let text = format!("{} is not exported as {}", params.volume, params.export);
             ControlError::params(text)
         })
     }
 
-    /// Exports of a volume that listen.
+    /// Exports of a volume: those that listen; of a mirror that was stopped, those that listen
+    /// again when it starts.
     pub fn exports_of(&self, volume: u16) -> Vec<Export> {
+        let stopped = self.volumes.get(volume);
+        if let Some(it) = stopped.filter(|it| it.stopped.is_some()) {
+            return it.of.exports.clone();
+        }
         let all = self.exports.iter().flatten();
         let of = all.filter(|it| it.volume == volume);
         of.map(|it| it.export.clone()).collect()

@@ -59,11 +59,7 @@ fn of_exports(state: &State, volume: u16, file: &Volume) -> Vec<Difference> {
     };
     let added = now.iter().filter(|it| !among(&file.exports, it));
     let added = added.map(|it| difference(it, "no export", "added"));
-    let is_stopped = state.stopped.contains_key(&volume);
-    let gone = file
-        .exports
-        .iter()
-        .filter(|it| !is_stopped && !among(&now, it));
+    let gone = file.exports.iter().filter(|it| !among(&now, it));
     let gone = gone.map(|it| difference(it, "an export", "removed"));
     added.chain(gone).collect()
 }

@@ -465,16 +465,13 @@ impl Service {
 
     /// Hands paths that are open to the engine, unless a verb has the volume, or fails one of them.
     fn join_late(&self, claims: &Claims<'_>, open: Vec<(&Claimed, End)>) {
-        let mirror = claims.of.leg_of.as_deref();
-        let mirror = mirror.map(|it| self.state().volumes.number(it)).transpose();
         // Users' verbs come first.
-        let alone = match mirror {
-            Ok(Some(mirror)) => self.alone_with_mirror_now(mirror),
-            Ok(None) => {
+        let alone = match &claims.of.leg_of {
+            Some(mirror) => self.alone_with_mirror_now(mirror),
+            None => {
                 let names = std::slice::from_ref(&claims.of.name);
                 self.changes.verbs.alone_last(names, &|| true)
             }
-            Err(_) => return, // its mirror has left, and it leaves
         };
         let Some(_alone) = alone else {
             return;

@@ -14,7 +14,6 @@ mod orders;
 mod records;
 mod terms;
 
-pub use again::Stopped;
 pub use configured::{name_legs, refuse_legs};
 pub(in crate::run) use kept::PAUSED;
 pub use records::{IdText, MirrorRecords};

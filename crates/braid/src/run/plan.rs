@@ -2,13 +2,14 @@
 //!
 //! # Contract
 //! [`plan`] has first what can fail: volumes open, paths join, exports listen or change, paths are
-//! set aside, legs join, paths leave, of which those that are in use leave first, since others may
-//! not connect again, and legs leave. Each of these steps can be taken back ([`Change::undo`]), so
+//! set aside, mirrors that were stopped start, legs join, paths leave, of which those that are in
+//! use leave first, since others may not connect again, legs leave, and mirrors stop. Each of these
+//! steps can be taken back ([`Change::undo`]), so
 //! a plan that is carried out in order, and taken back in reverse where a step fails, ends with the
 //! engine as desired or as it was. The last steps can't fail.
 use super::address::NbdAddress;
 use super::config::{Export, PathKeys};
-use super::desired::{Desired, DesiredVolume, PathSpec};
+use super::desired::{Desired, DesiredVolume, MirrorStart, PathSpec, RunState};
 use super::entries::{AdminState, PathEntry};
 use super::live;
 use super::nvme_exports::NvmeChange;
@@ -32,7 +33,7 @@ pub enum Presence {
 /// One volume that runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActualVolume {
-    /// As one would desire it, with the exports that listen.
+    /// As one would desire it, with its present exports.
     pub now: DesiredVolume,
     /// How the engine has each of its paths, in their order.
     pub presence: Vec<Presence>,
@@ -74,6 +75,10 @@ pub enum Change {
     AddLeg(String, DesiredVolume),
     /// A leg that a verb means.
     Leg(String, Box<LegReport>, LegVerb),
+    /// A mirror that was stopped starts, and has these exports, which listen.
+    StartMirror(String, MirrorStart, Vec<Export>),
+    /// A mirror ends in order. None of its exports listens; it has these when it starts again.
+    StopMirror(String, Vec<Export>),
     /// A path that the engine has leaves a volume.
     RemovePath(String, PathSpec),
     /// A leg of a mirror is none any more.
@@ -117,6 +122,8 @@ impl Change {
             | Self::SetAdmin(volume, ..)
             | Self::AddLeg(volume, _)
             | Self::Leg(volume, ..)
+            | Self::StartMirror(volume, ..)
+            | Self::StopMirror(volume, _)
             | Self::RemovePath(volume, _)
             | Self::RemoveLeg(volume, _)
             | Self::ForgetPath(volume, _)
@@ -168,6 +175,10 @@ impl Change {
             Self::AddLeg(mirror, leg) => Self::RemoveLeg(mirror, leg),
             Self::Leg(mirror, leg, LegVerb::Fail) => Self::Leg(mirror, leg, LegVerb::Restore),
             Self::Leg(mirror, leg, LegVerb::Restore) => Self::Leg(mirror, leg, LegVerb::Fail),
+            Self::StartMirror(mirror, _, exports) => Self::StopMirror(mirror, exports),
+            Self::StopMirror(mirror, exports) => {
+                Self::StartMirror(mirror, MirrorStart::default(), exports)
+            }
             Self::RemovePath(volume, path) => Self::AddPath(volume, path),
             Self::RemoveLeg(mirror, leg) => Self::AddLeg(mirror, leg),
             Self::Nvme(volume, NvmeChange::Listen(address, nqn)) => {
@@ -208,6 +219,8 @@ impl fmt::Display for Change {
                 };
                 write!(f, "{mirror}: {verb} leg {}", leg.name)
             }
+            Self::StartMirror(mirror, ..) => write!(f, "start mirror {mirror}"),
+            Self::StopMirror(mirror, _) => write!(f, "stop mirror {mirror}"),
             Self::MoveExport(from, to, export) => {
                 write!(f, "{to}: take export {} from {from}", export.nbd)
             }
@@ -238,8 +251,10 @@ struct Sorted {
     add: Vec<Change>,
     exports: Vec<Change>,
     admin: Vec<Change>,
+    start: Vec<Change>,
     legs: Vec<Change>,
     remove: Vec<Change>,
+    stop: Vec<Change>,
     /// Steps that can't fail.
     rest: Vec<Change>,
 }
@@ -272,9 +287,25 @@ impl ActualVolume {
         self.now.of.exports.iter().find(|it| it.nbd == *nbd)
     }
 
+    /// Whether its exports listen.
+    fn is_on(&self) -> bool {
+        matches!(self.now.run, RunState::On(_))
+    }
+
     /// Steps until it is as desired, but for its exports.
     fn plan(&self, wanted: &DesiredVolume, changes: &mut Sorted) {
         let name = || wanted.of.name.clone();
+        let exports = || wanted.of.exports.clone();
+        match (&self.now.run, &wanted.run) {
+            (RunState::Ending | RunState::Off, RunState::On(how)) => {
+                let start = Change::StartMirror(name(), how.clone(), exports());
+                changes.start.push(start);
+            }
+            (RunState::On(_) | RunState::Ending, RunState::Off) => {
+                changes.stop.push(Change::StopMirror(name(), exports()));
+            }
+            _ => {}
+        }
         for spec in &wanted.paths {
             let Some((there, _)) = self.path(&spec.config) else {
                 changes.add.push(Change::AddPath(name(), spec.clone()));
@@ -323,7 +354,8 @@ impl ActualVolume {
     }
 }
 
-/// Steps until exports are as desired. An address that another volume gets goes on listening.
+/// Steps until exports are as desired. An address that another volume gets goes on listening,
+/// unless one of the two is a mirror that was stopped, whose exports don't listen.
 fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted) {
     let is_wanted = |name: &str, nbd: &NbdAddress| {
         let of = desired.volume(name);
@@ -343,9 +375,13 @@ fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted
             }
             let is_free = |it: &&ActualVolume| {
                 let of = (it.now.of.name.as_str(), &export.nbd);
-                it.export(&export.nbd).is_some() && !is_wanted(of.0, of.1) && !moved.contains(&of)
+                it.export(&export.nbd).is_some()
+                    && it.is_on()
+                    && !is_wanted(of.0, of.1)
+                    && !moved.contains(&of)
             };
-            let from = actual.iter().find(is_free);
+            let listens = there.is_none_or(ActualVolume::is_on);
+            let from = actual.iter().find(is_free).filter(|_| listens);
             let Some(from) = from else {
                 let add = Change::AddExport(name.clone(), export.clone());
                 changes.exports.push(add);
@@ -411,12 +447,16 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
         add,
         exports,
         admin,
+        start,
         legs,
         remove,
+        stop,
         rest,
     } = changes;
-    // Legs go last of what can fail: one that comes back is rebuilt.
-    let fallible = [open, add, exports, admin, legs, remove, legs_gone];
+    // Legs go late: one that comes back is rebuilt.
+    let fallible = [
+        open, add, exports, admin, start, legs, remove, legs_gone, stop,
+    ];
     let fallible = fallible.into_iter().flatten();
     fallible.chain(rest).chain(volumes_gone).collect()
 }

@@ -45,6 +45,13 @@ fn of_leg(made: Result<(), ControlError>) -> Result<(), String> {
     made.map_err(|error| error.to_string())
 }
 
+/// An export of the volume of this name listens.
+fn bound(name: &str, export: &Export) -> Result<(String, Export, Bound), String> {
+    let bound = export.nbd.bind(&export.access());
+    let bound = bound.map_err(|error| format!("{error:#}"))?;
+    Ok((name.to_owned(), export.clone(), bound))
+}
+
 /// Number and place of a path that comes back.
 #[derive(Clone, Copy)]
 struct Seat {
@@ -92,8 +99,8 @@ impl<'a> Reconciler<'a> {
         made
     }
 
-    /// Whether a change that failed takes effect later: a path goes on, or a mirror has a leg that
-    /// is being written to its legs.
+    /// Whether a change that failed takes effect later: a path goes on, a mirror has a leg that is
+    /// being written to its legs, or waits for them to start or to end.
     fn goes_on(&self, change: &Change) -> bool {
         match change {
             Change::AddLeg(_, leg) => {
@@ -103,6 +110,8 @@ impl<'a> Reconciler<'a> {
                     .iter()
                     .any(|(_, it)| it.of.name == leg.of.name)
             }
+            Change::StartMirror(name, ..) => !self.service.state().is_stopped(name),
+            Change::StopMirror(name, _) => self.service.state().is_stopped(name),
             _ => self.service.changes.goes_on(change),
         }
     }
@@ -254,11 +263,26 @@ impl<'a> Reconciler<'a> {
                 let (number, leg) = (self.number(name)?, self.number(&leg.of.name)?);
                 of_leg(service.drop_leg(number, leg))?;
             }
-            Change::AddExport(name, export) => {
-                let bound = export.nbd.bind(&export.access());
-                let bound = bound.map_err(|error| format!("{error:#}"))?;
-                self.bound.push((name.clone(), export.clone(), bound));
+            Change::StartMirror(name, how, exports) => {
+                let number = self.number(name)?;
+                // First: a mirror whose exports can't listen stays stopped, and keeps them.
+                let bound = exports.iter().map(|it| bound(name, it));
+                let bound = bound.collect::<Result<Vec<_>, String>>()?;
+                let started = of_leg(service.start_mirror(number, how));
+                // Their clients wait with one that starts later.
+                if !service.state().is_stopped(name) {
+                    self.bound.extend(bound);
+                }
+                started?;
             }
+            Change::StopMirror(name, exports) => {
+                self.bound.retain(|it| it.0 != *name);
+                of_leg(service.end_mirror(self.number(name)?, exports, force))?;
+            }
+            // Nothing listens, and the mirror's exports are kept with its desired state.
+            Change::AddExport(name, _) | Change::SetExport(name, ..)
+                if service.state().is_stopped(name) => {}
+            Change::AddExport(name, export) => self.bound.push(bound(name, export)?),
             Change::RemoveExport(name, export) => {
                 let is_it = |it: &(String, Export, Bound)| it.0 == *name && it.1 == *export;
                 let before = self.bound.len();
@@ -384,7 +408,8 @@ impl Service {
         Ok((alone, number))
     }
 
-    /// Makes a volume what a verb says, which has it to itself: `edit` changes its paths.
+    /// Makes a volume what a verb says, which has it to itself: `edit` changes its paths and
+    /// exports, and whether it runs.
     ///
     /// # Errors
     /// As of [`Self::make`].
@@ -394,16 +419,21 @@ impl Service {
         force: bool,
         edit: impl FnOnce(&mut DesiredVolume) -> Result<(), String>,
     ) -> Result<(), ControlError> {
-        let plan = {
+        let (plan, exports) = {
             let state = self.state();
             if state.volumes.get(volume).is_none() {
                 return Err(ControlError::refused(HAS_LEFT));
             }
             let mut it = DesiredVolume::new(&state, volume);
             edit(&mut it).map_err(ControlError::refused)?;
-            changes(&state, &Desired { volumes: vec![it] })
+            let exports = it.of.exports.clone();
+            (changes(&state, &Desired { volumes: vec![it] }), exports)
         };
-        self.make(&plan, force)
+        self.make(&plan, force)?;
+        if let Some(it) = self.state().volumes.get_mut(volume) {
+            it.of.exports = exports;
+        }
+        Ok(())
     }
 
     /// Changes values of a volume by verb: they are kept first, then in force.

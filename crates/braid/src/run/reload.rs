@@ -329,12 +329,17 @@ impl<'a> Reload<'a> {
         let added = service.begin_exports(&mut state, bound, moves)?;
         let mut changed: Vec<String> = added.iter().map(|uri| format!("added {uri}")).collect();
         for change in &self.plan {
-            let (Change::SetExport(name, _, export)
+            let (Change::AddExport(name, export)
+            | Change::SetExport(name, _, export)
             | Change::MoveExport(_, name, export)
             | Change::RemoveExport(name, export)) = change
             else {
                 continue;
             };
+            if state.is_stopped(name) {
+                changed.push(format!("{change}, for its next start"));
+                continue;
+            }
             let volume = number(&state, name);
             let at = volume.and_then(|it| state.export_at(it, &export.nbd));
             let Some(at) = at else {
@@ -352,6 +357,7 @@ impl<'a> Reload<'a> {
                 Change::MoveExport(from, to, _) => {
                     changed.push(format!("{to}: took {uri} from {from}"));
                 }
+                Change::AddExport(..) => {} // among the added
                 _ => {
                     service.remove_export(&mut state, at);
                     self.said.push(format!("removed {uri}"));
@@ -361,13 +367,8 @@ impl<'a> Reload<'a> {
         changed.extend(again);
         for number in gone {
             // Also those that came by verb since this was planned: its number is another's soon.
-            for at in 0..state.exports.len() {
-                let there = state.exports[at].as_ref();
-                if let Some(it) = there.filter(|it| it.volume == *number) {
-                    self.said.push(format!("removed {}", it.uri));
-                    service.remove_export(&mut state, at);
-                }
-            }
+            let uris = service.remove_exports(&mut state, *number).into_iter();
+            self.said.extend(uris.map(|uri| format!("removed {uri}")));
             let name = state.volumes.name(*number);
             self.said.push(format!("removed volume {name}"));
         }

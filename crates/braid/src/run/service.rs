@@ -20,7 +20,7 @@ use super::late::Absent;
 use super::live;
 use super::marked::Unanswered;
 use super::marks::Marks;
-use super::mirrors::{self, Found, Stopped};
+use super::mirrors::{self, Found};
 use super::nvme_exports::{HostPort, Serving};
 use super::pending::Changes;
 use super::registry::Registry;
@@ -109,8 +109,6 @@ pub struct State {
     pub ending_subsystems: BTreeMap<(u16, u16), Vec<u16>>,
     /// Numbers of exports that listen no more and may have clients, with their volumes.
     pub ending: BTreeMap<usize, u16>,
-    /// Mirrors that were stopped, by number.
-    pub stopped: BTreeMap<u16, Stopped>,
     closed: bool,
 }
 
@@ -139,6 +137,12 @@ impl State {
     pub fn idle_legs(&self, mirror: &str) -> impl Iterator<Item = &Volume> {
         let legs = self.configured.legs(mirror);
         legs.filter(|leg| !self.volumes.iter().any(|(_, it)| it.of.name == leg.name))
+    }
+
+    /// Whether a mirror was told to stop.
+    pub fn is_stopped(&self, name: &str) -> bool {
+        let number = self.volumes.number(name);
+        number.is_ok_and(|it| self.volumes[it].stopped.is_some())
     }
 
     /// Where a path comes from, and who told of it.
@@ -202,7 +206,6 @@ impl Service {
             ending_subsystems: BTreeMap::new(),
             ending: BTreeMap::new(),
             configured,
-            stopped: BTreeMap::new(),
             closed: false,
         };
         Self {

@@ -257,8 +257,7 @@ impl Service {
     /// A mirror has stopped: its legs leave.
     fn mirror_left(&self, volume: u16, name: &str) {
         self.known().mirror_records.forget_unwritten(volume);
-        let mut state = self.state();
-        state.stopped.remove(&volume);
+        let state = self.state();
         let connect_ns = state.configured.connect_timeout.0;
         for leg in state.volumes.leaving_legs(name) {
             self.senders

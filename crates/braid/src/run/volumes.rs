@@ -16,7 +16,7 @@ use crate::control::rpc::ControlError;
 use crate::mirror::same::Storage;
 use crate::uri::PathUri;
 use engine::host::VolumeInfo;
-use engine::mirror::MIRRORS_FROM;
+use engine::mirror::{LegReport, MIRRORS_FROM};
 use multipath::Namespace;
 use policy::PathIndex;
 use std::collections::BTreeMap;
@@ -25,7 +25,8 @@ use std::ops::{Index, IndexMut};
 /// One volume.
 pub struct Running {
     /// As configured, with the values in force and the paths that it has now: those of its entries,
-    /// in their order.
+    /// in their order. Its exports are kept elsewhere while they listen
+    /// ([`exports_of`](super::service::State::exports_of)).
     pub of: Volume,
     /// Its paths; changed by the methods of this type only.
     entries: PathTable,
@@ -49,6 +50,8 @@ pub struct Running {
     pub unmarked: Option<String>,
     /// A path that joins: it may be written to before its answer is heard.
     pub joining: Option<PathSpec>,
+    /// Of a mirror that was told to stop: its legs as they were shown then.
+    pub stopped: Option<Vec<LegReport>>,
 }
 
 /// [`Running::serial`] of the volumes that an engine starts with.
@@ -85,6 +88,7 @@ impl Running {
             told: None,
             unmarked: None,
             joining: None,
+            stopped: None,
             of: Volume {
                 paths: entries.keys(),
                 ..desired.of

@@ -1,118 +1,134 @@
-//! A mirror that was stopped is started again, by `mirror.assemble`, in the same engine.
+//! Start of a mirror that was stopped, and of one that is new in the configuration.
 //!
 //! # Contract
-//! With the legs that it had when it was stopped, as volumes opened anew, and as another run of
-//! another lineage; so all that holds at an engine's start holds here. A leg that can't be opened
-//! is left out, and the engine decides whether the mirror may go on without it. Its exports listen
-//! again.
+//! A mirror that was stopped has the legs that it had then, as volumes opened anew, and is another
+//! run of another lineage; so all that holds at an engine's start holds here. A leg that can't be
+//! opened is left out, and the engine decides whether the mirror may go on without it. Once it has
+//! begun it is not stopped any more, whatever comes of it.
 //!
 //! # Limits
 //! A leg that was left out is not reached before the mirror is stopped and started once more.
 use super::legs::file_of;
 use super::orders::{NotStarted, meant};
-use super::{leg_config, mirror_config, owner, storage_of};
+use super::{mirror_config, owner, storage_of, terms};
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::log;
-use crate::run::config::{Export, Volume};
+use crate::run::call::{EngineCall as Call, MirrorParams};
+use crate::run::config::Volume;
+use crate::run::desired::MirrorStart;
+use crate::run::paths::HAS_LEFT;
 use crate::run::service::Service;
 use crate::run::volumes::Running;
-use engine::mirror::{Anew, LegConfig, LegReport, MirrorOrder, MirrorState};
+use engine::mirror::{Anew, LegConfig, MirrorOrder, MirrorState};
 use mirror::assembly::Wishes;
+use serde_json::Value;
 use std::time::Duration;
 
 /// How long it has to start while somebody waits for it: it may have to watch another owner for
 /// four beats. It starts later, too.
 pub(super) const WAIT: Duration = Duration::from_secs(45);
 
-/// State of a mirror that was stopped.
-#[derive(Clone)]
-pub struct Stopped {
-    /// Its legs as they were shown then.
-    pub legs: Vec<LegReport>,
-    /// Where it was exported.
-    pub exports: Vec<Export>,
-}
-
 impl Service {
-    /// Starts a mirror that was stopped; `discard`: the leg that is given up, by its number or URI.
+    /// `mirror.assemble` of a mirror that was stopped.
     ///
     /// # Errors
-    /// It was not stopped, has no leg that can be opened, or lacks the one that is given up; an
-    /// export can't listen; what became of it.
-    pub(super) fn start_again(
+    /// It has no leg that can be opened, or lacks the one that is given up; an export can't listen;
+    /// what became of it.
+    pub(super) fn start_stopped(
         &self,
-        volume: u16,
-        without: bool,
-        discard: Option<&str>,
+        call: &Call,
+        params: &MirrorParams,
         by: &Caller<'_>,
-    ) -> Result<(), NotStarted> {
-        let _alone = self.alone_with_mirror(volume, by)?;
-        let name = self.name(volume);
-        let (stopped, of) = {
-            let state = self.state();
-            let stopped = state.stopped.get(&volume).cloned();
-            // It may have left while another verb was waited for.
-            let it = state.volumes.get(volume);
-            let it = it.ok_or_else(|| state.volumes.unknown(&name))?;
-            (stopped, it.of.clone())
+    ) -> Result<Value, ControlError> {
+        let (alone, volume) = self.alone_with_mirror(&params.volume, by)?;
+        if self.mirror_report(volume)?.state != MirrorState::Stopped {
+            // Another verb has started it meanwhile, and its legs are in use.
+            drop(alone);
+            return self.order_mirror(call, params, by);
+        }
+        let discard = params.discard.as_deref();
+        let discard = discard.map(|leg| self.given_up(volume, leg)).transpose()?;
+        let how = MirrorStart {
+            without: params.without,
+            discard,
+            accept: params.accept,
         };
-        // Another verb may have started it meanwhile: then its legs are in use.
-        let not = || ControlError::refused(format!("{name} was not stopped by verb"));
-        let stopped = stopped.ok_or_else(not)?;
-        // It has ended only after that was waited for: they are open still.
+        self.edit(volume, false, |it| it.start(how))?;
+        Ok(terms::answer(call, params))
+    }
+
+    /// Name of a leg of a mirror that was stopped, by its URI or number.
+    fn given_up(&self, volume: u16, wanted: &str) -> Result<String, ControlError> {
+        let state = self.state();
+        let it = state.volumes.get(volume);
+        let it = it.ok_or_else(|| ControlError::refused(HAS_LEFT))?;
+        let name = &it.of.name;
+        let mut files = state.configured.legs(name);
+        let called = |it: &&Volume| it.paths.iter().any(|keys| keys.uri.to_string() == wanted);
+        if let Some(file) = files.find(called) {
+            return Ok(file.name.clone());
+        }
+        let legs = it.stopped.as_deref().unwrap_or_default();
+        let leg = &legs[meant(legs, wanted)?];
+        let file = file_of(state.configured.legs(name), leg).map(|it| it.name.clone());
+        file.ok_or_else(|| {
+            let why = "which one can't be told, name its URI";
+            ControlError::params(format!("{name}: leg {wanted}: {why}"))
+        })
+    }
+
+    /// A mirror starts that was stopped; no other verb has it.
+    ///
+    /// # Errors
+    /// It has no leg that can be opened, or lacks the one that is given up, and is stopped; or what
+    /// became of it.
+    pub fn start_mirror(&self, volume: u16, how: &MirrorStart) -> Result<(), ControlError> {
+        let (name, of) = {
+            let state = self.state();
+            let it = state.volumes.get(volume);
+            let of = it.map(|it| it.of.clone());
+            let of = of.ok_or_else(|| ControlError::refused(HAS_LEFT))?;
+            (of.name.clone(), of)
+        };
+        let refused = |why: String| ControlError::refused(format!("{name}: {why}"));
+        // It may have ended only after that was waited for: they are open still.
         self.close_legs(&name);
         let files: Vec<Volume> = self.state().idle_legs(&name).cloned().collect();
-        let given_up = |wanted| {
-            let called = |it: &&Volume| it.paths.iter().any(|keys| keys.uri.to_string() == wanted);
-            if let Some(file) = files.iter().find(called) {
-                return Ok(file);
-            }
-            let leg = &stopped.legs[meant(&stopped.legs, wanted)?];
-            let why = || format!("{name}: leg {wanted}: which one can't be told, name its URI");
-            file_of(files.iter(), leg).ok_or_else(|| ControlError::params(why()))
-        };
-        let discard = discard.map(given_up).transpose()?;
-        let free = self.ensure_free(&files);
-        free.map_err(|why| ControlError::refused(format!("{name}: {why}")))?;
+        self.ensure_free(&files).map_err(refused)?;
         let wishes = |legs: &[LegConfig]| {
             if legs.is_empty() {
                 return Err("none of its legs can be opened: see the engine's log".into());
             }
-            let is_it = |leg: &Volume, it: &LegConfig| self.name(it.volume) == leg.name;
-            let place = |leg: &Volume| {
-                let place = legs.iter().position(|it| is_it(leg, it));
-                let name = leg_config(leg, 0).name;
+            let place = |leg: &String| {
+                let place = legs.iter().position(|it| self.name(it.volume) == *leg);
                 let why = "is to be given up, and can't be opened: leave it out";
-                place.ok_or_else(|| format!("{name} {why}"))
+                place.ok_or_else(|| format!("{leg} {why}"))
             };
-            let discard = discard.map(place).transpose()?;
+            let discard = how.discard.as_ref().map(place).transpose()?;
+            let without = how.without;
             Ok(Wishes { without, discard })
         };
-        let became = self.begin(volume, &of, &files, wishes);
-        let became = became.map_err(|why| ControlError::refused(format!("{name}: {why}")))?;
-        self.state().stopped.remove(&volume);
-        self.edit(volume, true, |it| {
-            // Unless they were added again by now.
-            let there = it.of.exports.clone();
-            let again = stopped.exports.into_iter();
-            let again = again.filter(|new| !there.iter().any(|it| it.nbd == new.nbd));
-            it.of.exports.extend(again);
-            Ok(())
-        })?;
-        match became {
-            MirrorState::Running => Ok(()),
-            MirrorState::Refused(why) | MirrorState::Failed(why) => {
-                Err(ControlError::refused(format!("{name} does not start: {why}")).into())
+        self.with_name_accepted(volume, how.accept, || {
+            let became = self.begin(volume, &of, &files, wishes).map_err(refused)?;
+            if let Some(it) = self.state().volumes.get_mut(volume) {
+                it.stopped = None;
             }
-            MirrorState::Assembling | MirrorState::Stopped => {
-                let why = ControlError::refused(format!(
-                    "{name} has not started yet, and starts when its legs answer (braid stat \
-                     shows why it waits); braid mirror stop ends that"
-                ));
-                Err(NotStarted { why, pending: true })
+            match became {
+                MirrorState::Running => Ok(()),
+                MirrorState::Refused(why) | MirrorState::Failed(why) => {
+                    let why = format!("{name} does not start: {why}");
+                    Err(ControlError::refused(why).into())
+                }
+                MirrorState::Assembling | MirrorState::Stopped => {
+                    let why = ControlError::refused(format!(
+                        "{name} has not started yet, and starts when its legs answer (braid stat \
+                         shows why it waits); braid mirror stop ends that"
+                    ));
+                    Err(NotStarted { why, pending: true })
+                }
             }
-        }
+        })
     }
 
     /// A mirror is new in the configuration, with these legs: it is assembled, and runs; it isn't

@@ -31,7 +31,7 @@ pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Resul
         }
         let number = state.mirror(&mirror.name);
         let number = number.map_err(|error| anyhow!("{error}"))?;
-        if state.stopped.contains_key(&number) {
+        if state.volumes[number].stopped.is_some() {
             bail!(
                 "volume {0}: it is stopped, and has no other legs before it runs: start it first \
                  (braid mirror assemble {0})",

@@ -17,15 +17,16 @@
 //! kernel's namespace or one of a queue server holds is not looked at: `force` says that it is
 //! known.
 use super::configured::is_taken;
-use super::{Stopped, leg_config, orders, storage_of, terms};
+use super::{leg_config, orders, storage_of, terms};
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::log;
 use crate::mirror::create::{self, Room};
 use crate::mirror::leg::{Access, Leg, LegFile, draw_id};
 use crate::mirror::same::Storage;
+use crate::run::call::MirrorParams;
 use crate::run::config::{Export, PathKeys, Volume, leg_name};
-use crate::run::desired::DesiredVolume;
+use crate::run::desired::{DesiredVolume, RunState};
 use crate::run::limited::Limit;
 use crate::run::locks::Alone;
 use crate::run::plan::{Change, LegVerb};
@@ -55,27 +56,30 @@ impl Service {
     /// Why not; then nothing has changed, but that what a file held may be overwritten.
     pub(super) fn add_leg(
         &self,
-        volume: u16,
-        uri: &str,
-        force: bool,
+        params: &MirrorParams,
         replaces: Option<LegReport>,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
-        let mut alone = self.alone_with_mirror(volume, by)?;
+        let (mut alone, volume) = self.alone_with_mirror(&params.volume, by)?;
+        let uri = match replaces {
+            None => &params.leg,
+            Some(_) => &params.by,
+        };
+        let uri = uri.as_deref().unwrap_or_default();
         let uri: PathUri = uri
             .parse()
             .map_err(|error| ControlError::params(format!("\"{uri}\": {error}")))?;
         let of = self.new_leg(volume, uri);
         // It may have to go again: nothing else is done with it before it is a leg.
         alone.add(&of.name);
-        let name = self.name(volume);
+        let name = params.volume.clone();
         let answer = json!({"volume": name, "leg": leg_config(&of, 0).name});
         let leg = DesiredVolume::of_file(of, None);
         let change = match replaces {
             None => Change::AddLeg(name, leg),
             Some(old) => Change::Leg(name, Box::new(old), LegVerb::Replace(Box::new(leg))),
         };
-        self.make(&[change], force).map(|()| answer)
+        self.make(&[change], params.force).map(|()| answer)
     }
 
     /// The same of a leg by its volume. No other verb has this mirror or its legs.
@@ -299,12 +303,12 @@ impl Service {
     /// It is the last one in sync, or can't be now.
     pub(super) fn remove_leg(
         &self,
-        volume: u16,
+        name: &str,
         leg: &LegReport,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
-        let _alone = self.alone_with_mirror(volume, by)?;
-        let name = self.name(volume);
+        let (_alone, volume) = self.alone_with_mirror(name, by)?;
+        let name = name.to_owned();
         if leg.slot.is_some() {
             is_still(&self.mirror_report(volume)?, leg)?;
         }
@@ -403,27 +407,41 @@ impl Service {
         idle.for_each(|number| self.close_leg(number));
     }
 
-    /// The mirror ends in order, and its legs are free; the engine goes on.
+    /// `mirror.stop`: the mirror ends in order, and its legs are free; the engine goes on.
     ///
     /// # Errors
     /// It has clients, and `force` is not said; it does not end.
     pub(super) fn stop_mirror(
         &self,
-        volume: u16,
-        force: bool,
+        params: &MirrorParams,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
-        let _alone = self.alone_with_mirror(volume, by)?;
-        let name = self.name(volume);
-        let report = self.mirror_report(volume)?;
-        if report.state == MirrorState::Stopped {
-            // It has ended only after that was waited for.
-            if self.close_legs(&name) {
-                return Ok(json!({"volume": name, "state": "stopped"}));
-            }
+        let name = &params.volume;
+        let (_alone, volume) = self.alone_with_mirror(name, by)?;
+        if DesiredVolume::new(&self.state(), volume).run == RunState::Off {
             let why = "it was stopped before";
             return Ok(json!({"volume": name, "state": "stopped", "nothing": why}));
         }
+        self.edit(volume, params.force, |it| {
+            it.run = RunState::Off;
+            Ok(())
+        })?;
+        Ok(json!({"volume": name, "state": "stopped"}))
+    }
+
+    /// The same; `exports`: those that listen when it starts again. No other verb has the mirror or
+    /// its legs.
+    ///
+    /// # Errors
+    /// As above; one that does not end has been told to.
+    pub fn end_mirror(
+        &self,
+        volume: u16,
+        exports: &[Export],
+        force: bool,
+    ) -> Result<(), ControlError> {
+        let name = self.name(volume);
+        let report = self.mirror_report(volume)?;
         let asked = self.clients_of(&[volume]);
         let asked = asked.map_err(|error| ControlError::refused(format!("{error:#}")))?;
         let clients: u32 = asked.iter().map(|it| it.1).sum();
@@ -432,13 +450,15 @@ impl Service {
                 "{name} has clients: {clients}; disconnect them, or say --force"
             )));
         }
-        let exports = self.state().exports_of(volume);
-        self.edit(volume, true, |it| {
-            it.of.exports.clear();
-            Ok(())
-        })?;
-        // Before it is waited for: it may end only after that, and begins anew by this.
-        self.note_stopped(volume, report, exports);
+        {
+            let mut state = self.state();
+            self.remove_exports(&mut state, volume);
+            // Before it is waited for: it may end only after that, and begins anew by this.
+            if let Some(it) = state.volumes.get_mut(volume) {
+                it.of.exports = exports.to_vec();
+                it.stopped.get_or_insert(report.legs);
+            }
+        }
         let drain = Duration::from_nanos(self.drain_ns());
         self.wait_vacated(volume, drain);
         self.senders.order(volume, MirrorOrder::Stop);
@@ -453,51 +473,43 @@ impl Service {
         self.known().mirror_records.forget_unwritten(volume);
         self.close_legs(&name);
         log::say(format!("{name}: stopped; its legs are free"));
-        Ok(json!({"volume": name, "state": "stopped"}))
+        Ok(())
     }
 
-    /// State with which a mirror begins anew. One that was to stop before has what it had then: its
-    /// exports are gone by now.
-    fn note_stopped(&self, volume: u16, report: MirrorReport, exports: Vec<Export>) {
-        let legs = report.legs;
-        let mut state = self.state();
-        let stopped = state.stopped.entry(volume);
-        stopped.or_insert(Stopped { legs, exports });
-    }
-
-    /// No other verb changes this mirror or its legs, as long as this is there.
+    /// The number of a mirror, which no other verb changes, nor its legs, as long as the first
+    /// result is there.
     ///
     /// # Errors
-    /// The caller has gone.
+    /// There is no such mirror; the caller has gone.
     pub(super) fn alone_with_mirror(
         &self,
-        volume: u16,
+        name: &str,
         by: &Caller<'_>,
-    ) -> Result<Alone<'_>, ControlError> {
+    ) -> Result<(Alone<'_>, u16), ControlError> {
         loop {
-            let before = self.with_legs(volume);
+            let before = self.with_legs(name);
             let alone = self.changes.alone_with_all(&before, by)?;
             // Another verb may have changed its legs meanwhile.
-            if self.with_legs(volume) == before {
-                return Ok(alone);
+            if self.with_legs(name) == before {
+                let number = self.state().mirror(name)?;
+                return Ok((alone, number));
             }
         }
     }
 
     /// The same, if no other verb changes one of them just now.
-    pub(in crate::run) fn alone_with_mirror_now(&self, volume: u16) -> Option<Alone<'_>> {
-        let names = self.with_legs(volume);
+    pub(in crate::run) fn alone_with_mirror_now(&self, name: &str) -> Option<Alone<'_>> {
+        let names = self.with_legs(name);
         let alone = self.changes.verbs.alone_last(&names, &|| true)?;
-        (self.with_legs(volume) == names).then_some(alone)
+        (self.with_legs(name) == names).then_some(alone)
     }
 
     /// The names of a mirror and its legs.
-    fn with_legs(&self, volume: u16) -> Vec<String> {
+    fn with_legs(&self, name: &str) -> Vec<String> {
         let state = self.state();
-        let name = state.volumes.name(volume);
         // Those without a volume get one again when it starts.
-        let legs = state.configured.legs(&name).map(|it| it.name.clone());
-        let mut all: Vec<String> = legs.chain([name.clone()]).collect();
+        let legs = state.configured.legs(name).map(|it| it.name.clone());
+        let mut all: Vec<String> = legs.chain([name.to_owned()]).collect();
         all.sort_unstable();
         all
     }
@@ -510,26 +522,23 @@ impl Service {
         legs.map(|(number, _)| number).collect()
     }
 
-    /// The volumes of a mirror's legs go; whether there were any.
-    pub(super) fn close_legs(&self, name: &str) -> bool {
-        let legs = self.legs_of(name);
-        for number in &legs {
-            self.take_back_volume(self.state(), *number);
+    /// The volumes of a mirror's legs go.
+    pub(super) fn close_legs(&self, name: &str) {
+        for number in self.legs_of(name) {
+            self.take_back_volume(self.state(), number);
         }
-        !legs.is_empty()
     }
 
     /// The mirror becomes as large as its legs allow.
     ///
     /// # Errors
     /// Why it stays as it is.
-    pub(super) fn grow_mirror(&self, volume: u16, by: &Caller<'_>) -> Result<Value, ControlError> {
-        let _alone = self.alone_with_mirror(volume, by)?;
+    pub(super) fn grow_mirror(&self, name: &str, by: &Caller<'_>) -> Result<Value, ControlError> {
+        let (_alone, volume) = self.alone_with_mirror(name, by)?;
         let report = self.mirror_report(volume)?;
         let before = report.superblock.map(|it| it.geometry.bytes);
-        let name = self.name(volume);
         let before = before.ok_or_else(|| ControlError::refused(format!("{name} does not run")))?;
-        terms::may_be_noted(&name, &report, None)?;
+        terms::may_be_noted(name, &report, None)?;
         let sizes = report.legs.iter().filter_map(|leg| {
             let number = leg.volume?;
             Some((number, self.file_bytes(number, &report, leg)?))

@@ -126,7 +126,7 @@ impl Service {
         if let Some(why) = nothing_to_do(&report, call, params) {
             return Ok(json!({"volume": params.volume, "leg": params.leg, "nothing": why}));
         }
-        if let Some(done) = self.change_mirror(volume, call, params, by) {
+        if let Some(done) = self.change_mirror(volume, &report, call, params, by) {
             return done;
         }
         let runs = report.superblock.is_some();
@@ -136,7 +136,8 @@ impl Service {
         let mut source = None;
         let order = match call {
             Call::MirrorAssemble(_) => {
-                self.start(volume, &report, params, by)?;
+                let start = || self.start(volume, &report, params);
+                self.with_name_accepted(volume, params.accept, start)?;
                 return Ok(terms::answer(call, params));
             }
             _ if !runs => return Err(does_not_run(&params.volume)),
@@ -192,7 +193,31 @@ impl Service {
         self.wait_kept(volume)
     }
 
-    /// A mirror starts that could not start by itself, or was stopped.
+    /// Starts a mirror; `accepts`: whatever name its legs give.
+    ///
+    /// # Errors
+    /// It is not started, and why.
+    pub(super) fn with_name_accepted(
+        &self,
+        volume: u16,
+        accepts: bool,
+        start: impl FnOnce() -> Result<(), NotStarted>,
+    ) -> Result<(), ControlError> {
+        let accept = |accept| {
+            let order = accepts.then_some(MirrorOrder::AcceptName(accept));
+            order.into_iter().for_each(|it| self.senders.order(volume, it));
+        };
+        accept(true);
+        let started = start();
+        if started.as_ref().is_err_and(|it| !it.pending) {
+            // Nothing that comes later is what the user has accepted.
+            accept(false);
+        }
+        started.map_err(|it| it.why)
+    }
+
+    /// A mirror starts that is to run and could not start by itself. That is an order, for the
+    /// desired state is as it was.
     ///
     /// # Errors
     /// It is not started, and why.
@@ -201,41 +226,7 @@ impl Service {
         volume: u16,
         report: &MirrorReport,
         params: &MirrorParams,
-        by: &Caller<'_>,
-    ) -> Result<(), ControlError> {
-        let start = || self.start_as_named(volume, report, params, by);
-        if params.accept {
-            self.with_name_accepted(volume, start)
-        } else {
-            start().map_err(|it| it.why)
-        }
-    }
-
-    /// Starts a mirror whatever name its legs give.
-    fn with_name_accepted(
-        &self,
-        volume: u16,
-        start: impl FnOnce() -> Result<(), NotStarted>,
-    ) -> Result<(), ControlError> {
-        self.senders.order(volume, MirrorOrder::AcceptName(true));
-        let started = start();
-        if started.as_ref().is_err_and(|it| !it.pending) {
-            // Nothing that comes later is what the user has accepted.
-            self.senders.order(volume, MirrorOrder::AcceptName(false));
-        }
-        started.map_err(|it| it.why)
-    }
-
-    fn start_as_named(
-        &self,
-        volume: u16,
-        report: &MirrorReport,
-        params: &MirrorParams,
-        by: &Caller<'_>,
     ) -> Result<(), NotStarted> {
-        if report.state == MirrorState::Stopped {
-            return self.start_again(volume, params.without, params.discard.as_deref(), by);
-        }
         if report.superblock.is_some() && params.discard.is_some() {
             let why = "runs: a leg is given up when it starts; remove it, and add it again";
             return Err(ControlError::refused(format!("{} {why}", params.volume)).into());
@@ -343,36 +334,38 @@ impl Service {
     fn change_mirror(
         &self,
         volume: u16,
+        report: &MirrorReport,
         call: &Call,
         params: &MirrorParams,
         by: &Caller<'_>,
     ) -> Option<Result<Value, ControlError>> {
-        let wanted = || params.leg.as_deref().unwrap_or_default();
-        let found = || {
-            let report = self.mirror_report(volume)?;
-            leg(&report, params).cloned()
-        };
+        let found = || leg(report, params).cloned();
         Some(match call {
-            Call::MirrorAdd(_) => self.add_leg(volume, wanted(), params.force, None, by),
-            Call::MirrorRemove(_) => found().and_then(|leg| self.remove_leg(volume, &leg, by)),
+            Call::MirrorAssemble(_) if report.state == MirrorState::Stopped => {
+                self.start_stopped(call, params, by)
+            }
+            Call::MirrorAdd(_) => self.add_leg(params, None, by),
+            Call::MirrorRemove(_) => {
+                found().and_then(|leg| self.remove_leg(&params.volume, &leg, by))
+            }
             Call::MirrorReplace(_) => found().and_then(|leg| {
-                let new = params.by.as_deref().unwrap_or_default();
                 leg.slot.ok_or_else(|| is_none(&leg))?;
-                self.add_leg(volume, new, params.force, Some(leg), by)
+                self.add_leg(params, Some(leg), by)
             }),
             Call::MirrorFail(_) | Call::MirrorRestore(_) => found().and_then(|leg| {
+                let name = &params.volume;
                 let (verb, _alone) = match call {
                     // Does not wait for a verb that may wait for a leg that hangs. The mirror keeps
                     // its last leg in sync, whatever the two of them do.
-                    Call::MirrorFail(_) => (LegVerb::Fail, self.alone_with_mirror_now(volume)),
-                    _ => (LegVerb::Restore, Some(self.alone_with_mirror(volume, by)?)),
+                    Call::MirrorFail(_) => (LegVerb::Fail, self.alone_with_mirror_now(name)),
+                    _ => (LegVerb::Restore, Some(self.alone_with_mirror(name, by)?.0)),
                 };
                 let change = Change::Leg(params.volume.clone(), Box::new(leg), verb);
                 let made = self.make(&[change], false);
                 made.map(|()| terms::answer(call, params))
             }),
-            Call::MirrorGrow(_) => self.grow_mirror(volume, by),
-            Call::MirrorStop(_) => self.stop_mirror(volume, params.force, by),
+            Call::MirrorGrow(_) => self.grow_mirror(&params.volume, by),
+            Call::MirrorStop(_) => self.stop_mirror(params, by),
             Call::MirrorAcceptLoss(_) => self
                 .accept_loss(volume)
                 .map(|()| terms::answer(call, params)),
@@ -438,7 +431,7 @@ impl Service {
                 self.name(volume)
             )));
         }
-        self.with_name_accepted(volume, || self.assembled(volume, report.refusals))
+        self.with_name_accepted(volume, true, || self.assembled(volume, report.refusals))
     }
 
     /// The mirrors among these volumes are taken whatever name their legs give.

@@ -11,7 +11,7 @@ impl Service {
     /// changes the mirror just now: a leg that is about to be one must not. That may take its time,
     /// and keeps no verb of another volume waiting.
     pub(super) fn status_of_mirror(&self, volume: u16, name: &str) -> Result<Value, ControlError> {
-        if let Some(_alone) = self.alone_with_mirror_now(volume) {
+        if let Some(_alone) = self.alone_with_mirror_now(name) {
             self.tidy_legs(volume);
         }
         let report = self.report()?;

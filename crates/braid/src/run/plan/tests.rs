@@ -201,6 +201,72 @@ fn admin_state_is_set_and_undone() {
     assert_eq!(undo.undo(), Some(plan[0].clone()));
 }
 
+/// Stopped, with these exports and legs without volumes.
+fn stopped(exports: &[Export]) -> Engine {
+    let mut engine = runs("m", &[]);
+    let it = &mut engine.actual[0];
+    it.now.run = RunState::Off;
+    it.now.of.exports = exports.to_vec();
+    it.idle = vec!["m/0".into(), "m/1".into()];
+    engine
+}
+
+#[test]
+fn mirror_that_is_to_stop_or_start_is_one_change() {
+    let with_legs = |it: Engine| it.and(runs("m/0", &[1])).and(runs("m/1", &[2]));
+    let mut on = with_legs(runs("m", &[]));
+    let exports = vec![export(1, false)];
+    on.actual[0].now.of.exports = exports.clone();
+    let off = stopped(&exports);
+    let to = |engine: &Engine, run| {
+        let mut desired = engine.now();
+        desired.volumes[0].run = run;
+        plan(&desired, &engine.actual)
+    };
+    let how = MirrorStart {
+        without: true,
+        ..MirrorStart::default()
+    };
+    let stop = Change::StopMirror("m".into(), exports.clone());
+    let start = Change::StartMirror("m".into(), how.clone(), exports.clone());
+    assert_eq!(to(&on, RunState::Off), [stop.clone()]);
+    assert_eq!(to(&off, RunState::On(how.clone())), [start.clone()]);
+    assert_eq!(to(&off, RunState::Off), []);
+    assert_eq!(to(&on, RunState::On(how.clone())), []);
+    // One that does not end is waited for once more, and a reload leaves it alone.
+    on.actual[0].now.run = RunState::Ending;
+    assert_eq!(to(&on, RunState::Off), [stop.clone()]);
+    assert_eq!(to(&on, RunState::On(how)), [start.clone()]);
+    assert_eq!(to(&on, RunState::Ending), []);
+    let again = Change::StartMirror("m".into(), MirrorStart::default(), exports);
+    assert_eq!((start.undo(), stop.undo()), (Some(stop.clone()), Some(again)));
+    assert_eq!(start.to_string(), "start mirror m");
+    assert_eq!(stop.to_string(), "stop mirror m");
+}
+
+/// An address moves between volumes that listen there only.
+#[test]
+fn exports_of_a_stopped_mirror_come_and_go_with_it() {
+    let with = |name: &str, numbers: &[u8]| Volume {
+        exports: numbers.iter().map(|it| export(*it, false)).collect(),
+        ..volume(name, &[1])
+    };
+    let mut engine = stopped(&[export(1, false)]).and(runs("a", &[1]));
+    engine.actual[1].now.of.exports = vec![export(2, false)];
+    let legs = [volume("m/0", &[3]), volume("m/1", &[4])];
+    let wanted = |m: &[u8], a: &[u8]| [&[with("m", m), with("a", a)][..], &legs].concat();
+    assert_eq!(words(&wanted(&[1], &[2]), &engine), [""; 0]);
+    assert_eq!(
+        words(&wanted(&[2], &[1]), &engine),
+        [
+            "m: add export unix:/2",
+            "a: add export unix:/1",
+            "m: remove export unix:/1",
+            "a: remove export unix:/2",
+        ]
+    );
+}
+
 /// A leg that serves; with URIs, one that is configured.
 pub fn leg(slot: u8, name: &str, uris: &[&str]) -> LegReport {
     LegReport {
@@ -364,7 +430,9 @@ fn step(world: &mut World, change: &Change, desired: &Desired) {
         Change::Nvme(..) => unreachable!("{change}: no volume here has such exports"),
         Change::SetPolicy(..) | Change::SetPath(..) | Change::SetKeys(..) => {}
         Change::JoinPath(..) | Change::PartPath(..) => panic!("{change}: no file asks for that"),
-        Change::Leg(..) => panic!("{change}: by verb only"),
+        Change::Leg(..) | Change::StartMirror(..) | Change::StopMirror(..) => {
+            panic!("{change}: by verb only")
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::place::{Place, end, kill, said};
 use crate::serve::process::{Process, at_once, wait_until};
 use std::net::TcpListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 #[test]
 fn a_check_waits_goes_on_and_ends_as_it_is_told() {
@@ -215,5 +216,93 @@ fn leg_is_failed_while_another_one_is_being_added() {
     wait_until(|| (place.legs() == ["in-sync", "stale"]).then_some(()));
     drop((connection, silent));
     kill(adds);
+    end(engine);
+}
+
+/// Which of these sockets take a client.
+fn listening(place: &Place, names: &[&'static str]) -> Vec<&'static str> {
+    let takes = |name: &&&str| UnixStream::connect(place.path(name)).is_ok();
+    names.iter().filter(takes).copied().collect()
+}
+
+/// R3: it is started with all its exports or not at all, and forgets none, whoever gave it.
+#[test]
+fn stopped_mirror_keeps_its_exports_until_all_listen() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    let names = ["v0.sock", "e.sock", "f.sock"];
+    let [_, e, f] = names.map(|name| format!("unix:{}", place.path(name).display()));
+    place.told(&["export", "add", "v0", &e]);
+    place.told(&["mirror", "stop", "v0", "--force"]);
+    assert_eq!(listening(&place, &names), [""; 0]);
+    let taken = UnixListener::bind(place.path("e.sock")).unwrap();
+    for _ in 0..2 {
+        let output = place.ask(&["mirror", "assemble", "v0"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(said(&output).contains("e.sock"), "{output:?}");
+        let phase = place.told(&["mirror", "status", "v0"])["phase"].clone();
+        assert_eq!(phase, "stopped");
+    }
+    drop(taken);
+    std::fs::remove_file(place.path("e.sock")).unwrap();
+    place.told(&["mirror", "assemble", "v0"]);
+    assert_eq!(listening(&place, &names), ["v0.sock", "e.sock"]);
+    // While it is stopped they come and go without listening.
+    place.told(&["mirror", "stop", "v0", "--force"]);
+    assert!(place.told(&["export", "add", "v0", &f])["uri"].is_null());
+    place.told(&["export", "remove", "v0", &e]);
+    let differences = place.told(&["diff", "v0"])["differences"].clone();
+    let all: Vec<_> = differences.as_array().unwrap().iter().collect();
+    assert_eq!(all.len(), 1, "{differences}");
+    assert_eq!(all[0]["what"], format!("export {f}"), "{differences}");
+    assert_eq!(listening(&place, &names), [""; 0]);
+    place.told(&["mirror", "assemble", "v0"]);
+    assert_eq!(listening(&place, &names), ["v0.sock", "f.sock"]);
+    // A reload has the file's, and does not listen for them either.
+    place.told(&["mirror", "stop", "v0", "--force"]);
+    let text = std::fs::read_to_string(place.path("b.toml")).unwrap();
+    let more = format!("{text}[[volume.export]]\nnbd = \"{e}\"\n");
+    std::fs::write(place.path("b.toml"), more).unwrap();
+    let changed = place.told(&["reload"])["changed"].clone();
+    let changed = changed.as_str().unwrap();
+    for part in [format!("add export {e}"), format!("remove export {f}")] {
+        assert!(changed.contains(&part), "{changed}");
+    }
+    assert_eq!(listening(&place, &names), [""; 0]);
+    assert_eq!(place.told(&["reload"])["changed"], "no difference");
+    place.told(&["mirror", "assemble", "v0"]);
+    assert_eq!(listening(&place, &names), ["v0.sock", "e.sock"]);
+    end(engine);
+}
+
+/// T55: two verbs begin while it is stopped. The second one finds it running.
+#[test]
+fn second_start_of_a_mirror_finds_it_running() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    for _ in 0..3 {
+        place.told(&["mirror", "stop", "v0", "--force"]);
+        engine.freeze();
+        let answers = std::thread::scope(|scope| {
+            let ask = || place.ask(&["mirror", "assemble", "v0", "-o", "json"]);
+            let both = [scope.spawn(ask), scope.spawn(ask)];
+            // Both have asked by then.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            engine.signal(rustix::process::Signal::CONT);
+            both.map(|it| it.join().unwrap())
+        });
+        for output in &answers {
+            assert!(output.status.success(), "{answers:?}");
+        }
+        let said = answers.map(|it| String::from_utf8(it.stdout).unwrap());
+        let nothing = said.iter().filter(|it| it.contains("it runs"));
+        assert_eq!(nothing.count(), 1, "{said:?}");
+        assert_eq!(place.client().write(0, 7), 0);
+        assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+    }
     end(engine);
 }
