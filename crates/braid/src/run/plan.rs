@@ -8,7 +8,7 @@
 //! a plan that is carried out in order, and taken back in reverse where a step fails, ends with the
 //! engine as desired or as it was. The last steps can't fail.
 use super::address::NbdAddress;
-use super::config::{Export, PathKeys};
+use super::config::{Export, PathKeys, Volume};
 use super::desired::{Desired, DesiredVolume, MirrorStart, PathSpec, RunState};
 use super::entries::{AdminState, PathEntry};
 use super::live;
@@ -37,8 +37,8 @@ pub struct ActualVolume {
     pub now: DesiredVolume,
     /// How the engine has each of its paths, in their order.
     pub presence: Vec<Presence>,
-    /// Legs of a mirror that it does without until it is started again.
-    pub idle: Vec<String>,
+    /// It is a leg that its mirror does without until that is started again.
+    pub is_idle: bool,
 }
 
 /// Operation of a verb on a leg of a mirror.
@@ -260,18 +260,30 @@ struct Sorted {
 }
 
 impl ActualVolume {
-    /// As one runs. `presence`: how the engine has each of those paths that are there.
-    pub fn new(state: &State, number: u16, presence: impl Fn(&PathEntry) -> Presence) -> Self {
-        let of_path = |it: &PathEntry| match it.is_there() {
-            true => presence(it),
+    /// All, idle legs last. `presence`: how the engine has each of those paths of a volume that are
+    /// there.
+    pub fn all(state: &State, presence: impl Fn(u16, &PathEntry) -> Presence) -> Vec<Self> {
+        let of_path = |number: u16, it: &PathEntry| match it.is_there() {
+            true => presence(number, it),
             false => Presence::Absent,
         };
-        let running = &state.volumes[number];
-        let idle = state.idle_legs(&running.of.name);
-        Self {
+        let volumes = state.volumes.iter();
+        let there = volumes.map(|(number, running)| Self {
             now: DesiredVolume::new(state, number),
-            presence: running.entries().iter().map(of_path).collect(),
-            idle: idle.map(|it| it.name.clone()).collect(),
+            presence: running.entries().iter().map(|it| of_path(number, it)).collect(),
+            is_idle: false,
+        });
+        let mirrors = state.volumes.iter().filter(|(_, it)| it.of.is_mirror());
+        let idle = mirrors.flat_map(|(_, it)| state.idle_legs(&it.of.name));
+        there.chain(idle.map(Self::idle)).collect()
+    }
+
+    /// An idle leg.
+    pub fn idle(of: &Volume) -> Self {
+        Self {
+            now: DesiredVolume::of_file(of.clone(), None),
+            presence: vec![Presence::Absent; of.paths.len()],
+            is_idle: true,
         }
     }
 
@@ -410,8 +422,9 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
     for volume in &desired.volumes {
         let of = &volume.of;
         match (named(&of.name), &of.leg_of) {
+            (Some(there), _) if there.is_idle => {} // it comes when its mirror starts again
             (Some(there), _) => there.plan(volume, &mut changes),
-            (None, Some(mirror)) if named(mirror).is_some_and(|it| !it.idle.contains(&of.name)) => {
+            (None, Some(mirror)) if named(mirror).is_some() => {
                 let add = Change::AddLeg(mirror.clone(), volume.clone());
                 changes.legs.push(add);
             }

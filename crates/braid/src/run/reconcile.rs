@@ -260,8 +260,7 @@ impl<'a> Reconciler<'a> {
                 })?;
             }
             Change::RemoveLeg(name, leg) => {
-                let (number, leg) = (self.number(name)?, self.number(&leg.of.name)?);
-                of_leg(service.drop_leg(number, leg))?;
+                of_leg(service.drop_leg(self.number(name)?, &leg.of))?;
             }
             Change::StartMirror(name, how, exports) => {
                 let number = self.number(name)?;
@@ -485,8 +484,7 @@ impl Service {
 
 /// The changes that make the volumes of `desired` what they are to be.
 pub fn changes(state: &State, desired: &Desired) -> Vec<Change> {
-    let volumes = state.volumes.iter();
-    let ours = volumes.filter(|(_, it)| desired.volume(&it.of.name).is_some());
-    let actual = ours.map(|(number, _)| ActualVolume::new(state, number, |_| Presence::Live));
-    plan(desired, &actual.collect::<Vec<_>>())
+    let mut actual = ActualVolume::all(state, |_, _| Presence::Live);
+    actual.retain(|it| desired.volume(&it.now.of.name).is_some());
+    plan(desired, &actual)
 }

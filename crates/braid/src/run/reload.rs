@@ -14,6 +14,7 @@
 //! not to be called by the thread that passes news between cores on.
 use super::config::{Config, Volume};
 use super::desired::Desired;
+use super::entries::PathEntry;
 use super::live;
 use super::locks::Alone;
 use super::mirrors::{name_legs, refuse_legs};
@@ -112,22 +113,17 @@ impl<'a> Reload<'a> {
             let paths = cores.first()?.volumes.get(usize::from(number))?;
             Some(paths.get(usize::from(index))?.state)
         };
+        let presence = |number: u16, path: &PathEntry| match path_state(number, path.index().0) {
+            Some(PathState::Live) => Presence::Live,
+            _ => Presence::Down,
+        };
         let choices = service.choices();
         let state = service.state();
         let renames = Renames::new(&state.volumes, &state.configured, &new)?;
         renames.back().apply_to(&mut new);
         refuse_fixed(&state.configured, &new)?;
         name_legs(&mut new, &state.configured, &state)?;
-        let numbered = state.volumes.iter();
-        let actual = numbered.map(|(number, _)| {
-            ActualVolume::new(&state, number, |path| {
-                match path_state(number, path.index().0) {
-                    Some(PathState::Live) => Presence::Live,
-                    _ => Presence::Down,
-                }
-            })
-        });
-        let actual: Vec<ActualVolume> = actual.collect();
+        let actual = ActualVolume::all(&state, presence);
         service.place_subsystems(&state, &mut new)?;
         let desired = Desired::now(&state).reloaded(&state.configured, &new, &choices);
         let mut plan = plan(&desired, &actual);
@@ -236,7 +232,7 @@ impl<'a> Reload<'a> {
                 let state = service.state();
                 let gone = self.plan.iter().filter_map(|change| match change {
                     Change::RemoveLeg(mirror, leg) if mirror == name => {
-                        state.volumes.number(&leg.of.name).ok()
+                        state.volumes.opened_as(&leg.of.name)
                     }
                     _ => None,
                 });

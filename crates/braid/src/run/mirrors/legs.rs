@@ -765,17 +765,32 @@ fn still_says(leg: &LegReport, failed: bool) -> bool {
 }
 
 impl Service {
-    /// A leg of the file goes: one that is a leg, or what is in its place.
+    /// A leg of the file goes: one that is a leg, what is in its place, or one that could not be
+    /// opened when its mirror was started again.
     ///
     /// # Errors
     /// It is the last one in sync, or can't be now.
-    pub fn drop_leg(&self, volume: u16, number: u16) -> Result<(), ControlError> {
+    pub fn drop_leg(&self, volume: u16, of: &Volume) -> Result<(), ControlError> {
         let report = self.mirror_report(volume)?;
         self.may_write(volume, &report)?;
-        let leg = report.legs.iter().find(|it| it.volume == Some(number));
+        let (number, leg) = {
+            let state = self.state();
+            let number = state.volumes.opened_as(&of.name);
+            let is_idle = |leg: &LegReport| {
+                let file = idle_leg(&state, volume, leg);
+                leg.volume.is_none() && file.is_some_and(|it| it.name == of.name)
+            };
+            let mut legs = report.legs.iter();
+            let leg = legs.find(|it| match number {
+                Some(_) => it.volume == number,
+                None => is_idle(it),
+            });
+            (number, leg)
+        };
         match leg {
             Some(leg) if orders::is_another(leg) => self.forget_place(volume, leg),
             Some(leg) => self.unmake_leg(volume, leg),
+            None if number.is_none() => Ok(()), // the mirror does not count it as a leg
             None => Err(ControlError::refused("it has left meanwhile")),
         }
     }

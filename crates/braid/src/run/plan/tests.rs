@@ -67,7 +67,7 @@ fn runs(name: &str, paths: &[u8]) -> Engine {
     let actual = ActualVolume {
         now: DesiredVolume::of_file(of.clone(), None),
         presence: vec![Presence::Live; of.paths.len()],
-        idle: Vec::new(),
+        is_idle: false,
     };
     Engine {
         file: vec![of],
@@ -201,14 +201,36 @@ fn admin_state_is_set_and_undone() {
     assert_eq!(undo.undo(), Some(plan[0].clone()));
 }
 
-/// Stopped, with these exports and legs without volumes.
+/// One leg that is idle.
+fn idle(name: &str, paths: &[u8]) -> Engine {
+    let file = vec![volume(name, paths)];
+    let actual = vec![ActualVolume::idle(&file[0])];
+    Engine { file, actual }
+}
+
+/// Stopped, with these exports.
 fn stopped(exports: &[Export]) -> Engine {
     let mut engine = runs("m", &[]);
     let it = &mut engine.actual[0];
     it.now.run = RunState::Off;
     it.now.of.exports = exports.to_vec();
-    it.idle = vec!["m/0".into(), "m/1".into()];
-    engine
+    engine.and(idle("m/0", &[3])).and(idle("m/1", &[4]))
+}
+
+/// R2: the file drops a leg that could not be opened. One that it keeps, or whose mirror leaves, is
+/// no step.
+#[test]
+fn idle_leg_is_removed_when_the_file_drops_it() {
+    let engine = runs("m", &[]).and(runs("m/0", &[1])).and(idle("m/1", &[2]));
+    let all = [volume("m", &[]), volume("m/0", &[1]), volume("m/1", &[2])];
+    assert_eq!(words(&all, &engine), [""; 0]);
+    assert_eq!(words(&all[..2], &engine), ["m: remove leg 2"]);
+    assert_eq!(words(&[], &engine), ["remove volume m"]);
+    // A verb of the mirror says nothing of its legs.
+    let mirror = Desired {
+        volumes: engine.now().volumes[..1].to_vec(),
+    };
+    assert_eq!(plan(&mirror, &engine.actual[..1]), []);
 }
 
 #[test]
@@ -251,8 +273,8 @@ fn exports_of_a_stopped_mirror_come_and_go_with_it() {
         exports: numbers.iter().map(|it| export(*it, false)).collect(),
         ..volume(name, &[1])
     };
-    let mut engine = stopped(&[export(1, false)]).and(runs("a", &[1]));
-    engine.actual[1].now.of.exports = vec![export(2, false)];
+    let mut engine = runs("a", &[1]).and(stopped(&[export(1, false)]));
+    engine.actual[0].now.of.exports = vec![export(2, false)];
     let legs = [volume("m/0", &[3]), volume("m/1", &[4])];
     let wanted = |m: &[u8], a: &[u8]| [&[with("m", m), with("a", a)][..], &legs].concat();
     assert_eq!(words(&wanted(&[1], &[2]), &engine), [""; 0]);

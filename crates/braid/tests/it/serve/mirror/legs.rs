@@ -810,3 +810,33 @@ fn legs_come_and_go_by_reload() {
     assert_eq!(place.told(&["reload"])["changed"], "no difference");
     end(engine);
 }
+
+/// R2: a leg that could not be opened when its mirror was started again is none any more once the
+/// file drops it, and may come again like any other one.
+#[test]
+fn idle_leg_goes_and_returns_with_the_file() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, client) = place.written();
+    drop(client);
+    place.told(&["mirror", "stop", "v0", "--force"]);
+    std::fs::remove_file(place.path("b")).unwrap();
+    place.told(&["mirror", "assemble", "v0"]);
+    assert_eq!(place.legs(), ["in-sync", "missing"]);
+    let [a, b] = ["a", "b"].map(|it| place.leg(it));
+    assert_eq!(place.told(&["reload"])["changed"], "no difference");
+    place.config_of_legs(&[&a]);
+    let changed = place.told(&["reload"])["changed"].clone();
+    assert_eq!(changed, format!("removed leg {b}"));
+    assert_eq!(place.legs(), ["in-sync"]);
+    place.file("b", LEG_BYTES);
+    place.config_of_legs(&[&a, &b]);
+    let changed = place.told(&["reload"])["changed"].clone();
+    assert_eq!(changed, format!("added leg {b}"));
+    place.until_in_sync();
+    assert_eq!(place.legs().len(), 2);
+    verify(&mut place.client(), 300);
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
+}
