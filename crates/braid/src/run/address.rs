@@ -107,6 +107,23 @@ impl NbdAddress {
     }
 }
 
+impl NbdAddress {
+    /// The same address with a port that is free now, where it has port 0.
+    ///
+    /// # Errors
+    /// It can't be listened on.
+    pub fn with_port(self) -> anyhow::Result<Self> {
+        let Self::Tcp(host, 0) = &self else {
+            return Ok(self);
+        };
+        let port = match self.bind(&Access::default())? {
+            Bound::Tcp(listener) => listener.local_addr()?.port(),
+            Bound::Unix(_) => unreachable!("{self}: it is no socket file"),
+        };
+        Ok(Self::Tcp(host.clone(), port))
+    }
+}
+
 impl Bound {
     /// URI for clients.
     pub fn uri(&self, address: &NbdAddress) -> String {
@@ -351,6 +368,21 @@ fn identity(ip: std::net::IpAddr) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// R5: each export is known by its own port.
+    #[test]
+    fn port_0_stands_for_ports_of_their_own() {
+        let address: NbdAddress = "tcp::0".parse().unwrap();
+        let first = address.clone().with_port().unwrap();
+        let listens = first.bind(&Access::default()).unwrap();
+        let second = address.with_port().unwrap();
+        assert_ne!(first, second);
+        for given in [&first, &second] {
+            assert!(given.to_string().starts_with("tcp:127.0.0.1:"), "{given}");
+            assert_eq!(given.clone().with_port().unwrap(), *given);
+        }
+        drop(listens);
+    }
 
     #[test]
     fn addresses_are_read_and_shown() {

@@ -1,7 +1,7 @@
 //! Exports of a running engine: added and removed by verb, changed by a reload.
 //!
 //! `export.add {"volume": "v0", "export": "unix:/…", "read_only": false, "owner": …, "group": …,
-//! "mode": "0660"}` · `export.remove {"volume": "v0", "export": …}`
+//! "mode": "0660"}`, whose port 0 is a free one · `export.remove {"volume": "v0", "export": …}`
 //!
 //! # Contract
 //! An export that a reload changes goes on listening, and its clients stay, whoever may connect
@@ -41,7 +41,9 @@ impl Service {
         params: &ExportParams,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
-        let nbd = address(&params.export)?;
+        // The export is told from others by its port from now on.
+        let nbd = address(&params.export)?.with_port();
+        let nbd = nbd.map_err(|error| ControlError::refused(format!("{error:#}")))?;
         let export = Export {
             nbd: nbd.clone(),
             read_only: params.read_only,

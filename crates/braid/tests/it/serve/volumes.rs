@@ -456,6 +456,26 @@ fn an_export_is_added_for_whom_it_is_meant_in_either_spelling() {
     engine.end();
 }
 
+/// R5: each has a port of its own, by which it is known.
+#[test]
+fn exports_with_port_0_are_told_apart_by_their_ports() {
+    let Some(engine) = engine() else { return };
+    let added = || engine.json(&["export", "add", "v0", "tcp::0"])["uri"].clone();
+    let [first, second] = [added(), added()];
+    assert_ne!(first, second);
+    let listens = |uri: &serde_json::Value| {
+        let address = uri.as_str().unwrap().strip_prefix("nbd://").unwrap();
+        std::net::TcpStream::connect(address).is_ok()
+    };
+    assert!(listens(&first) && listens(&second));
+    engine.json(&["export", "remove", "v0", first.as_str().unwrap()]);
+    assert!(!listens(&first) && listens(&second));
+    let address = second.to_string().replace("nbd://", "tcp:");
+    engine.json(&["export", "remove", "v0", address.trim_matches('"')]);
+    assert!(!listens(&second));
+    engine.end();
+}
+
 #[test]
 fn a_reload_changes_who_may_connect_and_nobody_is_disconnected_for_it() {
     let Some(engine) = engine() else { return };
