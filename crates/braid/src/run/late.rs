@@ -29,6 +29,7 @@ use super::ends::open_end_of;
 use super::entries::PathEntry;
 use super::limited::Limit;
 use super::mirrors;
+use super::paths::HAS_LEFT;
 use super::plan::Change;
 use super::reconcile::Reconciler;
 use super::service::{Service, State};
@@ -186,7 +187,8 @@ struct Claims<'a> {
     service: &'a Service,
     /// The engine's number of the volume.
     volume: u16,
-    of: Volume,
+    /// Mirror that it is a leg of.
+    leg_of: Option<String>,
     all: Vec<Claimed>,
     /// [`Running::all_at_once`]
     all_at_once: bool,
@@ -221,10 +223,15 @@ impl<'a> Claims<'a> {
         Self {
             service,
             volume,
-            of: running.of.clone(),
+            leg_of: running.of.leg_of.clone(),
             all,
             all_at_once: running.all_at_once,
         }
+    }
+
+    /// Name of the volume, which a reload may change as long as no verb has the volume.
+    fn name(&self) -> String {
+        self.service.name(self.volume)
     }
 
     /// Does something with the entry of a path, unless it was removed.
@@ -244,7 +251,7 @@ impl<'a> Claims<'a> {
     /// A path can't be opened; the log names a reason that is new.
     fn failed(&self, it: &Claimed, why: &str) {
         if self.set_absent(it, why, false) {
-            let name = &self.of.name;
+            let name = self.name();
             log::say(format!("{name}: not there yet: {why}; it is tried again"));
         }
     }
@@ -262,7 +269,7 @@ impl<'a> Claims<'a> {
         let why = waits_for(&others.join(", "));
         for (it, _) in open.iter().filter(|_| waits) {
             if self.set_absent(it, &why, true) {
-                log::say(format!("{}: {}: {why}", self.of.name, it.keys.uri));
+                log::say(format!("{}: {}: {why}", self.name(), it.keys.uri));
             }
         }
         waits
@@ -275,7 +282,7 @@ impl<'a> Claims<'a> {
     /// Why it does not take one, nor those after it.
     fn join(&self, open: Vec<(&Claimed, End)>) -> Result<(), String> {
         self.service.mark_paths(self.volume);
-        let name = &self.of.name;
+        let name = &self.name();
         let mut steps = Reconciler::of_verb(self.service);
         let mut joined: Vec<&Claimed> = Vec::new();
         for (it, end) in open {
@@ -313,15 +320,15 @@ impl<'a> Claims<'a> {
         }
         let why = waits_for(&other.to_string());
         self.set_absent(it, &why, true);
-        let (name, uri) = (&self.of.name, &it.keys.uri);
+        let (name, uri) = (self.name(), &it.keys.uri);
         log::say(format!("{name}: {uri}: was taken back: {why}"));
         true
     }
 
     fn say_joined(&self, joined: &[&Claimed]) {
-        let name = &self.of.name;
+        let name = self.name();
         for uri in joined.iter().map(|it| &it.keys.uri) {
-            log::say(match self.of.leg_of {
+            log::say(match self.leg_of {
                 Some(_) => format!(
                     "{name}: this leg is there now: {uri}: its superblock decides what becomes of \
                      it"
@@ -451,7 +458,7 @@ impl Service {
         };
         let mut open = Vec::new();
         for it in &claims.all {
-            let may = self.may_be_opened(&it.keys, claims.of.leg_of.as_deref(), settling);
+            let may = self.may_be_opened(&it.keys, claims.leg_of.as_deref(), settling);
             match may.and_then(|()| self.open_claimed(&claims, it, Limit::None)) {
                 Ok(end) => open.push((it, end)),
                 Err(why) => claims.failed(it, &why),
@@ -465,15 +472,17 @@ impl Service {
 
     /// Hands paths that are open to the engine, unless a verb has the volume, or fails one of them.
     fn join_late(&self, claims: &Claims<'_>, open: Vec<(&Claimed, End)>) {
+        let name = claims.name();
         // Users' verbs come first.
-        let alone = match &claims.of.leg_of {
+        let alone = match &claims.leg_of {
             Some(mirror) => self.alone_with_mirror_now(mirror),
             None => {
-                let names = std::slice::from_ref(&claims.of.name);
+                let names = std::slice::from_ref(&name);
                 self.changes.verbs.alone_last(names, &|| true)
             }
         };
-        let Some(_alone) = alone else {
+        // Renamed in between, it may be another verb's. From here on its name stays.
+        let Some(_alone) = alone.filter(|_| claims.name() == name) else {
             return;
         };
         let is_failed = |it: &Claimed| claims.with(it, |entry| entry.is_failed()) == Some(true);
@@ -574,13 +583,14 @@ impl Service {
     /// # Errors
     /// Why it can't be, or may not be.
     fn open_claimed(&self, claims: &Claims<'_>, it: &Claimed, limit: Limit) -> Result<End, String> {
-        let (of, uri) = (&claims.of, &it.keys.uri);
+        let uri = &it.keys.uri;
         let looked_at = uri.clone();
         let storage = limit.run(move || mirrors::storage_of(&looked_at))?;
+        let mut state = self.state();
+        let of = state.volumes.get(claims.volume).ok_or(HAS_LEFT)?.of.clone();
         // By two names it may be what another volume has (T48), which no check at the start saw.
         if let Some(storage) = storage {
-            let mut state = self.state();
-            state.volumes.ensure_apart(of, uri, &storage)?;
+            state.volumes.ensure_apart(&of, uri, &storage)?;
             // Under the same lock: another thread may be about to open the same.
             let running = state.volumes.get_mut(claims.volume);
             let entry = running.and_then(|running| running.entry(it.id));
@@ -588,7 +598,8 @@ impl Service {
                 .into_iter()
                 .for_each(|it| it.set_storage(Some(storage.clone())));
         }
-        let (of, keys) = (of.clone(), it.keys.clone());
+        drop(state);
+        let keys = it.keys.clone();
         limit.run(move || open_end_of(&of, &keys))?
     }
 

@@ -29,6 +29,7 @@ use crate::run::config::{Export, PathKeys, Volume, leg_name};
 use crate::run::desired::{DesiredVolume, RunState};
 use crate::run::limited::Limit;
 use crate::run::locks::Alone;
+use crate::run::paths::HAS_LEFT;
 use crate::run::plan::{Change, LegVerb};
 use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind, names};
@@ -69,7 +70,7 @@ impl Service {
         let uri: PathUri = uri
             .parse()
             .map_err(|error| ControlError::params(format!("\"{uri}\": {error}")))?;
-        let of = self.new_leg(volume, uri);
+        let of = self.new_leg(volume, uri)?;
         // It may have to go again: nothing else is done with it before it is a leg.
         alone.add(&of.name);
         let name = params.volume.clone();
@@ -603,12 +604,16 @@ impl Service {
     }
 
     /// A new leg under a name that none has.
-    fn new_leg(&self, volume: u16, uri: PathUri) -> Volume {
+    ///
+    /// # Errors
+    /// The mirror has left.
+    fn new_leg(&self, volume: u16, uri: PathUri) -> Result<Volume, ControlError> {
         let state = self.state();
-        let mirror = &state.volumes[volume].of;
+        let mirror = state.volumes.get(volume);
+        let mirror = &mirror.ok_or_else(|| ControlError::refused(HAS_LEFT))?.of;
         let is_taken = |leg: &str| is_taken(&state, &[], &mirror.name, leg);
-        let name = names::made(&uri, is_taken);
-        mirror.leg_volume(leg_name(&mirror.name, &name), vec![PathKeys::from(uri)])
+        let name = leg_name(&mirror.name, &names::made(&uri, is_taken));
+        Ok(mirror.leg_volume(name, vec![PathKeys::from(uri)]))
     }
 
     /// A volume of the engine for a leg that the file has so, or would have, once it is ready; its

@@ -265,6 +265,48 @@ fn file_of_a_volume_that_comes_late_is_opened() {
     end(engine);
 }
 
+/// R6: its volume gets another name while the file system that it is on does not answer.
+#[test]
+fn file_that_comes_late_joins_a_renamed_volume() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let disk = match HangFs::mount(&place.path("disk"), LEG_BYTES as usize) {
+        Ok(disk) => disk,
+        Err(reason) => {
+            let line = format!("SKIP renamed-late-file: FUSE can't be mounted: {reason}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            return;
+        }
+    };
+    let (file, nbd) = (place.path("late.img"), place.path("v0.sock"));
+    let config = |name: &str| {
+        let text = format!(
+            "drain_timeout = \"5s\"\n[[volume]]\nname = \"{name}\"\n[[volume.path]]\n\
+             uri = \"file:{}\"\n[[volume.export]]\nnbd = \"unix:{}\"\n",
+            file.display(),
+            nbd.display()
+        );
+        std::fs::write(place.path("b.toml"), text).unwrap();
+    };
+    config("v0");
+    let mut engine = begun(place.0.path());
+    engine.notes("it begins without its path");
+    symlink(disk.file(), &file).unwrap();
+    engine.notes("when it has not changed for");
+    disk.hang_whole();
+    wait_until(|| (disk.held() > 0).then_some(()));
+    config("w0");
+    assert_eq!(place.told(&["reload"])["changed"], "renamed v0 to w0");
+    // It is settled by then.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    disk.go_on();
+    engine.notes("w0: its path is there now");
+    assert!(!engine.seen.contains("there is no volume"), "{}", engine.seen);
+    assert_eq!(Client::open_named(&nbd, "w0").write(0, 7), 0);
+    end(engine);
+}
+
 /// A block device that comes late: its node is a dangling link first, then that of a loop device.
 #[test]
 fn block_device_of_a_volume_that_comes_late_is_opened() {
