@@ -7,6 +7,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 fn configure(place: &Place, of: &[(&str, [&str; 2])]) {
     let mut text = String::from("drain_timeout = \"5s\"\n");
@@ -69,6 +70,50 @@ fn verbs_of_two_mirrors_do_not_wait_for_each_other() {
         drop((connection, silent));
         assert_eq!(adds.join().unwrap().status.code(), Some(1));
     });
+    end(engine);
+}
+
+/// They wait behind a verb that waits for its leg, and behind the reload that closes the mirror.
+#[test]
+fn verbs_of_a_mirror_that_leaves_are_refused() {
+    let Some(place) = two_mirrors() else {
+        return;
+    };
+    let engine = place.start();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let uri = format!("nvme-tcp://127.0.0.1:{port}/nqn.2026-01.org.example:silent");
+    configure(&place, &[("v1", ["c", "d"])]);
+    let file = File::create(place.path("e")).unwrap();
+    file.set_len(LEG_BYTES).unwrap();
+    let (leg, export) = (place.leg("e"), format!("unix:{}", place.path("e.sock").display()));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| place.ask(&["mirror", "add", "v0", &uri]));
+        let connection = silent.accept().unwrap();
+        let is_queued = || std::thread::sleep(Duration::from_secs(1));
+        let reload = scope.spawn(|| place.ask(&["reload"]));
+        is_queued();
+        let late = [
+            &["mirror", "add", "v0", &leg][..],
+            &["mirror", "stop", "v0"],
+            &["export", "add", "v0", &export],
+        ];
+        let late = late.map(|words| {
+            let place = &place;
+            scope.spawn(move || place.ask(words))
+        });
+        is_queued();
+        drop((connection, silent));
+        assert_eq!(first.join().unwrap().status.code(), Some(1));
+        let reload = reload.join().unwrap();
+        assert!(reload.status.success(), "{reload:?}");
+        for verb in late {
+            let output = verb.join().unwrap();
+            assert_eq!(output.status.code(), Some(2), "{output:?}");
+            assert!(said(&output).contains("there is no volume \"v0\""), "{output:?}");
+        }
+    });
+    assert_eq!(client(&place, "v1").write(0, 7), 0);
     end(engine);
 }
 

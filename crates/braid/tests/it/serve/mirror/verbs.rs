@@ -1,6 +1,6 @@
 //! Answers of verbs: of checks, of settings for which legs have no room, of legs that may only be
 //! read.
-use super::place::{Place, end, kill, said};
+use super::place::{LEG_BYTES, Place, end, kill, said};
 use crate::serve::process::{Process, at_once, wait_until};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -304,5 +304,48 @@ fn second_start_of_a_mirror_finds_it_running() {
         assert_eq!(place.client().write(0, 7), 0);
         assert_eq!(place.legs(), ["in-sync", "in-sync"]);
     }
+    end(engine);
+}
+
+/// Nothing of an order to it, or to one of its legs, is done or comes later.
+#[test]
+fn orders_to_a_stopped_mirror_are_refused() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    place.told(&["mirror", "stop", "v0", "--force"]);
+    std::fs::File::create(place.path("c")).unwrap().set_len(LEG_BYTES).unwrap();
+    let (a, c) = (place.leg("a"), place.leg("c"));
+    let read = || ["a", "b", "c"].map(|leg| std::fs::read(place.path(leg)).unwrap());
+    let before = read();
+    for words in [
+        &["mirror", "check", "v0"][..],
+        &["mirror", "repair", "v0"],
+        &["mirror", "repair", "v0", "--from", "0"],
+        &["mirror", "fail", "v0", "1"],
+        &["mirror", "restore", "v0", "1"],
+        &["mirror", "accept-loss", "v0"],
+        &["mirror", "add", "v0", &c],
+        &["mirror", "remove", "v0", "1"],
+        &["mirror", "remove", "v0", &a],
+        &["mirror", "replace", "v0", "1", &c],
+        &["mirror", "grow", "v0"],
+        &["mirror", "speed", "v0", "--ceiling", "1MiB/s"],
+        &["policy", "set", "v0", "round-robin"],
+        &["path", "fail", "v0/a", &a],
+        &["knob", "set", "v0/a", "retries", "7"],
+    ] {
+        let output = place.ask(words);
+        assert!(!output.status.success(), "{words:?}: {output:?}");
+        let why = said(&output);
+        let parts = ["does not run", "was stopped", "no leg was cut off", "there is no volume"];
+        assert!(parts.iter().any(|it| why.contains(it)), "{words:?}: {why}");
+    }
+    assert!(before == read(), "something was written");
+    place.told(&["mirror", "assemble", "v0"]);
+    assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+    assert_eq!(place.told(&["pending"])["pending"], serde_json::json!([]));
+    assert_eq!(place.told(&["reload"])["changed"], "no difference");
     end(engine);
 }
