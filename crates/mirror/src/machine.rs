@@ -41,7 +41,6 @@ use super::ownership::{Ownership, State};
 use super::superblock::{Owner, SUPERBLOCK_BYTES};
 use super::{Crc32c, Name, Properties, Superblock};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 
 use block::Outcome;
 use block::order::ChangeOrder;
@@ -98,6 +97,7 @@ use leg::{Leg, LegState, LegTable, Rebuild};
 use legs::{Round, Work};
 use lifecycle::{LineageRecord, Stop};
 use loss::Loss;
+use outputs::Outputs;
 use resync::Diverged;
 use spare::Spare;
 use startup::Startup;
@@ -127,8 +127,6 @@ pub struct Mirror {
     read_only: bool,
     accepting: Accepting,
     loss: Loss,
-    /// Something besides users' I/O may be due.
-    wake: bool,
     legs: LegTable,
     /// The latest proposal; the committed state if there is none.
     state: Superblock,
@@ -157,7 +155,7 @@ pub struct Mirror {
     check: Option<Check>,
     report: CheckReport,
     errors_halved_ns: u64,
-    outputs: VecDeque<Output>,
+    outputs: Outputs,
 }
 
 impl Mirror {
@@ -215,7 +213,7 @@ impl Mirror {
             errors: it.errors,
             repaired: it.repaired,
             rescued: it.rescued,
-            in_flight: it.in_flight,
+            in_flight: self.outputs.in_flight(leg),
         })
     }
 
@@ -256,7 +254,7 @@ impl Mirror {
         self.at(now_ns);
         self.turns(now_ns);
         let mut output = self.next_output();
-        if output.is_none() && self.wake {
+        if output.is_none() && self.outputs.is_turn_due() {
             self.turns(now_ns);
             output = self.next_output();
         }
@@ -349,7 +347,7 @@ impl Mirror {
         self.at(now_ns);
         self.config.speed = speed;
         self.copies.pace.set(speed);
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// The speed of background copies.
@@ -376,33 +374,14 @@ impl Mirror {
 
     fn ended(&mut self, ticket: Ticket, now_ns: u64) -> u8 {
         self.at(now_ns);
-        self.wake |= self.is_stopping();
-        let leg = &mut self.legs[ticket.leg];
-        leg.in_flight -= 1;
-        leg.is_probed &= ticket.work != Work::Verify;
+        let left = self.outputs.end_ticket(ticket);
+        let leg = &self.legs[ticket.leg];
         // It may be the last thing that it had when it left.
         let waits = leg.spare() != Spare::Missing || matches!(leg.state(), LegState::Fenced(..));
-        self.wake |= leg.in_flight == 0 && waits;
-        ticket.leg
-    }
-
-    /// Returns a ticket for work that a leg is given now.
-    fn ticket(&mut self, leg: u8, work: Work) -> Ticket {
-        self.legs[leg].in_flight += 1;
-        Ticket { leg, work }
-    }
-
-    fn news(&mut self, news: News) {
-        self.outputs.push_back(Output::News(news));
-    }
-
-    /// Flushes several legs. Returns the round.
-    fn flush_all(&mut self, legs: Legs, work: Work) -> Round {
-        for leg in legs.iter() {
-            let ticket = self.ticket(leg, work);
-            self.outputs.push_back(Output::Flush(ticket));
+        if self.is_stopping() || left == 0 && waits {
+            self.outputs.wake();
         }
-        Round::of(legs)
+        ticket.leg
     }
 
     /// Ends the part of a leg in a flush. Returns the round once all legs have ended, and those
@@ -418,7 +397,7 @@ impl Mirror {
             return None;
         }
         let round = flush.take()?;
-        self.wake = true;
+        self.outputs.wake();
         self.leave(round);
         Some(round)
     }

@@ -48,7 +48,7 @@ impl Mirror {
         if cut.acceptance == Acceptance::None {
             self.set_acceptance(leg, cut, Acceptance::Asked);
         }
-        self.wake = true;
+        self.outputs.wake();
         true
     }
 
@@ -94,7 +94,7 @@ impl Mirror {
                 self.startup.needs_write = true;
             }
         }
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// All regions behind the cut of the last leg in sync are missed by every other one.

@@ -205,10 +205,10 @@ impl Mirror {
         self.bad.flushed = with(&self.bad.flushed).unwrap_or(now);
         // A range that becomes longer is not reported again.
         if !known && ranges > before {
-            self.news(News::Unwritable(leg, range));
+            self.outputs.news(News::Unwritable(leg, range));
         }
         self.startup.needs_write = true;
-        self.wake = true;
+        self.outputs.wake();
         Recorded::Kept
     }
 
@@ -253,9 +253,9 @@ impl Mirror {
         self.bad.now = now;
         self.bad.fresh = self.bad.fresh.both(&now);
         self.bad.heals += 1;
-        self.wake = true;
+        self.outputs.wake();
         if now.of(leg, Unwritten).next().is_none() {
-            self.news(News::Rewritten(leg));
+            self.outputs.news(News::Rewritten(leg));
         }
         true
     }
@@ -360,7 +360,7 @@ impl Mirror {
         }
         if self.bad.kept != before {
             self.startup.needs_write = true;
-            self.wake = true;
+            self.outputs.wake();
             self.propose();
         }
     }
@@ -387,7 +387,7 @@ impl Mirror {
         self.bad.settling = self.bad.now;
         self.bad.refreshing = self.bad.fresh;
         self.bad.losses_before = self.times_given_up();
-        self.bad.flush = Some(self.flush_all(self.legs.writable(), Work::Heal));
+        self.bad.flush = Some(self.outputs.flush(self.legs.writable(), Work::Heal));
     }
 
     /// Whether the flush under way waits for a leg, and no loss was reported since it began.
@@ -490,7 +490,7 @@ impl Mirror {
         self.bad.fresh = self.bad.fresh.both(&now);
         (self.bad.kept, self.bad.now) = (kept, now);
         self.bad.heals += 1;
-        self.wake = true;
+        self.outputs.wake();
         true
     }
 
@@ -624,7 +624,7 @@ impl Mirror {
         self.bad.unheal(leg);
         self.forget_unsettled();
         if let Some((range, _)) = self.without_any_copy() {
-            self.news(News::NoCopy(leg, range));
+            self.outputs.news(News::NoCopy(leg, range));
         }
     }
 
@@ -674,7 +674,7 @@ impl Mirror {
         for it in record.of(leg, Unwritten) {
             self.repair(leg, self.bytes_in(it));
         }
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Drops a removed leg from all records.

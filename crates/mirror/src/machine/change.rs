@@ -79,11 +79,12 @@ impl Mirror {
         let unused = |slot: &u8| {
             let entry = |it: &Superblock| it.legs[usize::from(*slot)];
             let none = entry(&self.state).is_none() && entry(&self.committed).is_none();
-            let quiet = self.legs.get(*slot).is_none_or(|leg| leg.in_flight == 0);
+            let quiet = self.outputs.in_flight(*slot) == 0;
             let changes = self.changes.adding.with(self.changes.removing);
             // Else that would look like news of the new leg.
             let removed = Output::News(News::Removed(*slot));
-            let taken = changes.with(but).has(*slot) || self.outputs.contains(&removed);
+            let taken =
+                changes.with(but).has(*slot) || self.outputs.iter().any(|it| *it == removed);
             none && quiet && !taken
         };
         let slot = self.all_slots().find(unused).ok_or(ChangeError::Full)?;
@@ -100,7 +101,7 @@ impl Mirror {
         self.changes.adding.add(slot);
         self.outputs.reserve(2 * self.config.ios);
         self.startup.needs_write = true;
-        self.wake = true;
+        self.outputs.wake();
         Ok(slot)
     }
 
@@ -126,7 +127,7 @@ impl Mirror {
             }
         }
         self.startup.needs_write = true;
-        self.wake = true;
+        self.outputs.wake();
         Ok(())
     }
 
@@ -143,7 +144,7 @@ impl Mirror {
         let may = said && self.changes.removing.has(leg);
         if may {
             self.changes.removing.remove(leg);
-            self.wake = true;
+            self.outputs.wake();
         }
         may
     }
@@ -158,7 +159,7 @@ impl Mirror {
         if may {
             self.changes.adding.remove(leg);
             self.legs.remove(leg);
-            self.wake = true;
+            self.outputs.wake();
         }
         may
     }
@@ -179,12 +180,12 @@ impl Mirror {
                 stale.missed = None;
             }
             self.bad_removed(leg);
-            self.news(News::Removed(leg));
+            self.outputs.news(News::Removed(leg));
         }
         for leg in self.changes.adding.both(said).iter() {
             self.changes.adding.remove(leg);
             self.change_leg(leg, Change::Fence(0));
-            self.news(News::Added(leg));
+            self.outputs.news(News::Added(leg));
         }
     }
 

@@ -78,7 +78,7 @@ impl Mirror {
             report: CheckReport::default(),
         });
         self.startup.needs_write = true;
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Makes all copies the same as what `leg` has; an earlier check ends. False: it is not in
@@ -117,7 +117,7 @@ impl Mirror {
         if let Some(check) = &mut self.check {
             check.paused = paused;
         }
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Ends the check.
@@ -147,7 +147,7 @@ impl Mirror {
     fn finish_check(&mut self) {
         if let Some(check) = self.check.take() {
             self.report = check.report;
-            self.news(News::Checked);
+            self.outputs.news(News::Checked);
         }
     }
 

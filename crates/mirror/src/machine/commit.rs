@@ -282,8 +282,8 @@ impl Mirror {
             }
             self.update.take_due(leg);
             let copy = self.begin_event(leg);
-            let ticket = self.ticket(leg, Work::Update);
-            self.outputs.push_back(Output::Superblock(ticket, copy));
+            let ticket = self.outputs.ticket(leg, Work::Update);
+            self.outputs.push(Output::Superblock(ticket, copy));
         }
     }
 
@@ -320,7 +320,7 @@ impl Mirror {
     }
 
     fn update_over(&mut self, stage: Stage, round: Round) {
-        self.wake = true;
+        self.outputs.wake();
         let well = round.failed.is_empty();
         match stage {
             Stage::Lag => {
@@ -379,7 +379,7 @@ impl Mirror {
         *self.committed = self.state;
         self.record_committed();
         if core::mem::take(&mut self.update.is_broken) {
-            self.news(News::Restored);
+            self.outputs.news(News::Restored);
         }
         for leg in joined.iter() {
             self.join(leg);
@@ -395,7 +395,7 @@ impl Mirror {
             self.startup.set(StartState::WritingBitmaps);
             self.begin_write_all();
         }
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// No leg could take the proposal: changes fail until one can.
@@ -404,7 +404,7 @@ impl Mirror {
         self.loss.tries = self.loss.tries.wrapping_add(1);
         if !self.update.is_broken() {
             self.update.set_broken();
-            self.news(News::Broken);
+            self.outputs.news(News::Broken);
         }
         self.leave(round);
         self.resume_waiting();
@@ -417,7 +417,7 @@ impl Mirror {
             let is_proposed = false;
             self.startup
                 .set(StartState::FirstGeneration { is_proposed });
-            self.wake = true;
+            self.outputs.wake();
             return;
         }
         self.startup.set(StartState::WritingNewest);

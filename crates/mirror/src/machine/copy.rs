@@ -288,7 +288,7 @@ impl Mirror {
             && self.copies.repairs.len() < REPAIRS_MAX
         {
             self.copies.repairs.push_back((leg, range));
-            self.wake = true;
+            self.outputs.wake();
         }
     }
 
@@ -440,9 +440,9 @@ impl Mirror {
         job.asked = leg.unwrap_or(job.asked);
         match leg {
             Some(leg) => {
-                let ticket = self.ticket(leg, Work::Copy(number));
+                let ticket = self.outputs.ticket(leg, Work::Copy(number));
                 let output = Output::CopyRead(ticket, number, piece);
-                self.outputs.push_back(output);
+                self.outputs.push(output);
             }
             None => self.unreadable(number),
         }
@@ -528,7 +528,7 @@ impl Mirror {
     fn note_unreadable(&mut self, piece: Range, returns: bool) {
         for region in self.regions(piece) {
             if self.unreadable.note(region) && !returns {
-                self.news(News::Lost(piece));
+                self.outputs.news(News::Lost(piece));
             }
         }
         self.unreadable.retry_at(self.now_ns + LOST_PAUSE_NS);
@@ -636,9 +636,9 @@ impl Mirror {
         (job.step, job.round) = (Step::Write, Round::of(targets));
         let piece = job.piece;
         for leg in targets.iter() {
-            let ticket = self.ticket(leg, Work::Copy(number));
+            let ticket = self.outputs.ticket(leg, Work::Copy(number));
             let output = Output::CopyWrite(ticket, number, piece);
-            self.outputs.push_back(output);
+            self.outputs.push(output);
         }
         if targets.is_empty() {
             self.piece_over(number);
@@ -661,9 +661,9 @@ impl Mirror {
         job.asked = leg.unwrap_or(job.asked);
         match leg {
             Some(leg) => {
-                let ticket = self.ticket(leg, Work::Copy(number));
+                let ticket = self.outputs.ticket(leg, Work::Copy(number));
                 let output = Output::Compare(ticket, number, piece);
-                self.outputs.push_back(output);
+                self.outputs.push(output);
             }
             None => self.compared_all(number),
         }
@@ -679,7 +679,7 @@ impl Mirror {
     }
 
     fn job_over(&mut self, job: &Job) {
-        self.wake = true;
+        self.outputs.wake();
         match job.kind {
             Kind::Resync(region) => self.diverged.has_copied(region),
             Kind::Rebuild(region) if !job.lossy => {
@@ -690,7 +690,7 @@ impl Mirror {
             Kind::Rebuild(_) => {}
             Kind::Repair(leg) if !job.lossy && job.wrote => {
                 self.legs[leg].repaired += 1;
-                self.news(News::Repaired(leg, job.range));
+                self.outputs.news(News::Repaired(leg, job.range));
             }
             Kind::Repair(_) => {}
             Kind::Check => self.checked(job.range),

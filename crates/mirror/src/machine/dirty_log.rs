@@ -187,7 +187,9 @@ impl Mirror {
             self.log.recent.set(region);
             self.note_missed(region);
             // Its copy is tried again.
-            self.wake |= self.unreadable.has_written(region);
+            if self.unreadable.has_written(region) {
+                self.outputs.wake();
+            }
             let was_clear = self.log.dirty.set(region);
             self.log.clear_by(self.now_ns + self.config.clear_after_ns);
             if self.log.durable.is_set(region) {
@@ -246,8 +248,8 @@ impl Mirror {
         let round = Round::of(takers);
         self.log.writes.push(PageRound { pages, round });
         for leg in takers.iter() {
-            let ticket = self.ticket(leg, Work::Pages(pages.first));
-            self.outputs.push_back(Output::Pages(ticket, pages));
+            let ticket = self.outputs.ticket(leg, Work::Pages(pages.first));
+            self.outputs.push(Output::Pages(ticket, pages));
         }
     }
 
@@ -280,7 +282,7 @@ impl Mirror {
         if first >= all {
             if self.log.writes.is_empty() {
                 self.log.write_all_from = None;
-                self.wake = true;
+                self.outputs.wake();
             }
             return;
         }
@@ -330,7 +332,9 @@ impl Mirror {
         }
         self.write_all_on();
         self.after_pages(pages, round, written);
-        self.wake |= self.is_stopping() || self.is_growing();
+        if self.is_stopping() || self.is_growing() {
+            self.outputs.wake();
+        }
     }
 
     /// Clears all dirty bits: everything is flushed, and nothing is under way.
@@ -419,7 +423,7 @@ impl Mirror {
             }
         }
         if self.log.cold.next(0).is_some() {
-            self.log.clearing = Some(self.flush_all(self.legs.writable(), Work::ClearCold));
+            self.log.clearing = Some(self.outputs.flush(self.legs.writable(), Work::ClearCold));
         }
     }
 
@@ -446,9 +450,9 @@ impl Mirror {
     /// The next pages of a leg's bitmap are read.
     pub(super) fn read_pages(&mut self, leg: u8, first: u32) {
         let count = PAGES_MAX.min(self.group_end() - first);
-        let ticket = self.ticket(leg, Work::ReadPages(first));
+        let ticket = self.outputs.ticket(leg, Work::ReadPages(first));
         let pages = Pages { first, count };
-        self.outputs.push_back(Output::ReadPages(ticket, pages));
+        self.outputs.push(Output::ReadPages(ticket, pages));
     }
 
     /// Pages of a leg's bitmap were read, or can't be.

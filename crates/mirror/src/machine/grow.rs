@@ -128,7 +128,7 @@ impl Mirror {
             step: Step::Wait,
         });
         self.startup.needs_write = true;
-        self.wake = true;
+        self.outputs.wake();
         Ok(bytes)
     }
 
@@ -185,11 +185,11 @@ impl Mirror {
 
     fn end_growth(&mut self, news: News) {
         self.changes.growth = None;
-        self.wake = true;
+        self.outputs.wake();
         // Bits beyond the size mean nothing, and must not be found later.
         let regions = self.committed.geometry.regions();
         self.resize_maps(regions);
-        self.news(news);
+        self.outputs.news(news);
     }
 
     /// Bits for so many regions in all maps. A leg may have left since the growth began: then it

@@ -121,11 +121,11 @@ impl Mirror {
         let ours = self.ours();
         let over = self.ownership.leases.expire(ours, self.now_ns);
         for leg in over.iter() {
-            self.news(News::Lapsed(leg));
+            self.outputs.news(News::Lapsed(leg));
         }
         self.leave_lapsed();
         self.abandon_release();
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Abandons a release when a lease ends: no heartbeat renews it any more. If another leg still
@@ -140,7 +140,7 @@ impl Mirror {
     /// Goes on with a stop whose release was abandoned. Returns whether it was.
     pub(super) fn is_abandoned(&mut self) -> bool {
         self.abandon_release();
-        let is_busy = self.has_busy_leg();
+        let is_busy = self.outputs.has_busy_leg();
         if self.ownership.is_abandoned() && !is_busy {
             self.stopped(false);
         }
@@ -174,7 +174,7 @@ impl Mirror {
             _ => None,
         };
         let (at, leg) = (0..)
-            .zip(&self.outputs)
+            .zip(self.outputs.iter())
             .find_map(|(at, it)| Some((at, lapsed(it)?)))?;
         self.outputs.remove(at);
         Some(leg)
@@ -199,8 +199,8 @@ impl Mirror {
         self.leave_lapsed();
         for leg in self.heartbeat_legs().iter() {
             if self.ownership.leases.begin_heartbeat(leg, self.now_ns) {
-                let ticket = self.ticket(leg, Work::Heartbeat);
-                self.outputs.push_back(Output::ReadSuperblocks(ticket));
+                let ticket = self.outputs.ticket(leg, Work::Heartbeat);
+                self.outputs.push(Output::ReadSuperblocks(ticket));
             }
         }
     }
@@ -233,10 +233,10 @@ impl Mirror {
         let leases = &mut self.ownership.leases;
         if leases.heartbeat_read(leg, is_over, record, self.now_ns) {
             let copy = 1 - self.legs[leg].copy;
-            let ticket = self.ticket(leg, Work::Heartbeat);
-            self.outputs.push_back(Output::Superblock(ticket, copy));
+            let ticket = self.outputs.ticket(leg, Work::Heartbeat);
+            self.outputs.push(Output::Superblock(ticket, copy));
         }
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// A heartbeat was written, or has failed.
@@ -262,11 +262,11 @@ impl Mirror {
         it.copy = 1 - it.copy;
         let asked_ns = self.ownership.leases.asked_ns(leg);
         self.renew(leg, asked_ns, since_ns);
-        self.wake = true;
+        self.outputs.wake();
     }
 
     fn heartbeat_failed(&mut self, leg: u8, outcome: Outcome) {
-        self.wake = true;
+        self.outputs.wake();
         let heartbeat = self.ownership.leases.end_heartbeat(leg);
         let wrote = matches!(heartbeat, Heartbeat::Writing { .. });
         let lapsed = self.ownership.leases.lapsed().has(leg);
@@ -300,7 +300,7 @@ impl Mirror {
             Renewal::Needless | Renewal::First => return,
             Renewal::Extended => {}
             // Before what waited for it.
-            Renewal::Renewed => self.outputs.push_front(Output::News(News::Renewed(leg))),
+            Renewal::Renewed => self.outputs.news_first(News::Renewed(leg)),
         }
         if !self.ownership.is_lost() {
             self.ownership.leases.find_end(ours);
@@ -335,7 +335,7 @@ impl Mirror {
         if self.ownership.raise_bound(bound_ms) {
             let ours = self.ours();
             self.ownership.leases.hasten(ours, now_ns);
-            self.wake = true;
+            self.outputs.wake();
         }
     }
 
@@ -361,7 +361,7 @@ impl Mirror {
     /// Another owner's record is on a leg: all I/O fails from now on.
     pub(super) fn lose_ownership(&mut self, other: Option<Owner>) {
         if self.ownership.lose(other) {
-            self.news(News::LostOwnership);
+            self.outputs.news(News::LostOwnership);
             // Requests on legs end when these have.
             self.finish_where(Outcome::Reservation, |_, slot| slot.phase != Phase::Legs);
         }

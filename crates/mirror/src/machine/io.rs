@@ -160,7 +160,7 @@ impl Mirror {
             (Phase::Held, Request::Read(_)) if self.update.is_broken() => {
                 self.finish(id, Outcome::PathError);
             }
-            (Phase::Held, Request::Read(_)) => self.wake = true,
+            (Phase::Held, Request::Read(_)) => self.outputs.wake(),
             (Phase::Held, Request::Flush) if has(Bug::FlushOnOne) => {
                 let first = self.legs.writable().first();
                 self.send(id, first.into_iter().collect());
@@ -171,7 +171,7 @@ impl Mirror {
             (Phase::Held, _) if self.is_unverified() => {}
             (Phase::Held, _) if !self.startup.is_running() => {
                 self.startup.needs_write = true;
-                self.wake = true;
+                self.outputs.wake();
             }
             (Phase::Held, request) if self.is_first(slot.place) || has(Bug::Overtaking) => {
                 self.phase(id, Phase::Dirtying);
@@ -228,8 +228,8 @@ impl Mirror {
         slot.round = Round::of(legs);
         let request = slot.request;
         for leg in legs.iter() {
-            let ticket = self.ticket(leg, Work::Io(id));
-            self.outputs.push_back(Output::Leg(ticket, request));
+            let ticket = self.outputs.ticket(leg, Work::Io(id));
+            self.outputs.push(Output::Leg(ticket, request));
         }
     }
 
@@ -325,7 +325,7 @@ impl Mirror {
         } else {
             // A new generation has to drop the legs that left, also where nothing was changed yet.
             self.startup.needs_write = !self.read_only;
-            self.wake = true;
+            self.outputs.wake();
         }
     }
 
@@ -337,9 +337,11 @@ impl Mirror {
             _ => outcome,
         };
         // Its number stays taken until the end is polled: another I/O must not be taken for it.
-        self.outputs.push_back(Output::Done(id, outcome));
+        self.outputs.push(Output::Done(id, outcome));
         self.copies.pace.served(self.now_ns - slot.since_ns);
-        self.wake |= self.is_stopping();
+        if self.is_stopping() {
+            self.outputs.wake();
+        }
         if let Some(place) = slot.place {
             self.release(place);
         }
@@ -435,9 +437,9 @@ impl Mirror {
         if let Some(stale) = it.stale_mut() {
             stale.missed = missed;
         }
-        self.news(News::Left(leg, outcome));
+        self.outputs.news(News::Left(leg, outcome));
         self.bad_without(leg);
         self.without_copies(leg);
-        self.wake = true;
+        self.outputs.wake();
     }
 }

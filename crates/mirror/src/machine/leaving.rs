@@ -99,7 +99,7 @@ impl Mirror {
         if let Some(stale) = self.legs[leg].stale_mut() {
             stale.is_void = !is_ignored || outcome != Outcome::CutShort;
         }
-        self.wake = true;
+        self.outputs.wake();
         if takes_part {
             self.propose();
         }
@@ -145,7 +145,7 @@ impl Mirror {
     fn last_was_cut(&mut self, leg: u8, end: u64) {
         let before = self.legs[leg].cut_end();
         if before.is_none_or(|before| end < before) {
-            self.news(News::Cut(leg, end));
+            self.outputs.news(News::Cut(leg, end));
         }
         // A loss that a user accepted does not cover this one.
         self.legs.change(
@@ -154,7 +154,7 @@ impl Mirror {
         );
         // It is to be on the leg, for the next start.
         self.startup.needs_write |= !self.read_only;
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Whether a leg has lost some of what it had as the last one in sync, and no user has accepted
@@ -303,6 +303,6 @@ impl Mirror {
             Some(job) if !job.late.is_empty() => job.step = Step::Over,
             _ => *job = None,
         }
-        self.wake = true;
+        self.outputs.wake();
     }
 }

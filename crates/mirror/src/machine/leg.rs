@@ -186,7 +186,6 @@ pub(super) struct Leg {
     pub confirmed: u64,
     /// The sequence of our first superblock on it; 0: there is none yet.
     pub marked_from: u64,
-    pub in_flight: u32,
     /// Failed I/O may be executed until then.
     pub late_until_ns: u64,
     /// It has given up writes, and no flush has reported that yet.
@@ -200,8 +199,6 @@ pub(super) struct Leg {
     pub bad_full: Option<Range>,
     /// The event by which it was in sync, as far as this run knows.
     pub since_event: u64,
-    /// Its superblocks are being read as those of a spare; a stop does not wait for that.
-    pub is_probed: bool,
 }
 
 impl Leg {
@@ -214,7 +211,6 @@ impl Leg {
             copy,
             confirmed: 0,
             marked_from: 0,
-            in_flight: 0,
             late_until_ns: 0,
             gave_up: false,
             errors: 0,
@@ -222,7 +218,6 @@ impl Leg {
             rescued: 0,
             bad_full: None,
             since_event: found.event,
-            is_probed: false,
         }
     }
 

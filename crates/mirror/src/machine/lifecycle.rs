@@ -16,6 +16,7 @@ use super::io::Phase;
 use super::leg::{Cut, Leg, LegState, LegTable, Stale};
 use super::legs::{Legs, Round, Work};
 use super::loss::Loss;
+use super::outputs::Outputs;
 use super::planted;
 use super::resync::Diverged;
 use super::startup::{StartState, Startup};
@@ -27,7 +28,6 @@ use crate::ownership::Ownership;
 use crate::superblock::EntryState;
 use crate::{Name, Properties, Superblock};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use block::Outcome;
 
 use block::SlotMap;
@@ -83,7 +83,6 @@ impl Mirror {
             stop: Stop::No,
             read_only: assembly.read_only,
             loss: Loss::default(),
-            wake: true,
             legs: LegTable::default(),
             state,
             committed: Box::new(state),
@@ -105,7 +104,7 @@ impl Mirror {
             check: None,
             report: CheckReport::default(),
             errors_halved_ns: now_ns,
-            outputs: VecDeque::new(),
+            outputs: Outputs::new(),
         }
         .with_legs(start)
     }
@@ -197,12 +196,12 @@ impl Mirror {
     /// All bitmaps were read.
     fn all_read(&mut self) {
         self.startup.set(StartState::Unchanged);
-        self.wake = true;
+        self.outputs.wake();
         self.log.begin_unflushed();
         if self.startup.is_unclean && !self.read_only {
             self.diverged.mark_only(self.log.dirty(), self.now_ns);
             if self.diverged.is_empty() {
-                self.news(News::Resynced);
+                self.outputs.news(News::Resynced);
             }
         }
         self.resume_waiting();
@@ -211,7 +210,7 @@ impl Mirror {
     /// Does all that is due besides users' I/O.
     pub(super) fn turn(&mut self, now_ns: u64) {
         self.at(now_ns);
-        self.wake = false;
+        self.outputs.begin_turn();
         self.drop_left_legs();
         if self.ownership.is_lost() || self.startup.is_stopped() || self.is_abandoned() {
             return;
@@ -235,7 +234,7 @@ impl Mirror {
                 match self.record {
                     LineageRecord::Due => {
                         self.record = LineageRecord::Asked;
-                        self.news(News::Begins);
+                        self.outputs.news(News::Begins);
                     }
                     LineageRecord::Asked => {}
                     LineageRecord::Kept => self.write_newest(),
@@ -276,7 +275,7 @@ impl Mirror {
         if self.ownership.is_lost() || self.startup.is_stopped() {
             return None;
         }
-        if self.wake {
+        if self.outputs.is_turn_due() {
             return Some(self.now_ns);
         }
         let relax = self.log.clears_at().filter(|_| !self.is_stopping());
@@ -312,14 +311,14 @@ impl Mirror {
         if self.stop == Stop::No {
             self.set_stop(Stop::Draining);
         }
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// The lineage was recorded durably ([`News::Begins`]).
     pub fn handle_recorded(&mut self, now_ns: u64) {
         self.at(now_ns);
         self.record = LineageRecord::Kept;
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Whether changes wait for the record of the lineage.
@@ -367,7 +366,7 @@ impl Mirror {
         }
         self.changes.properties = Some(properties);
         self.startup.needs_write = true;
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Renames the mirror, by an event; not one that can only be read.
@@ -378,7 +377,7 @@ impl Mirror {
         }
         self.changes.name = Some(name);
         self.startup.needs_write = true;
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Whether everything is on the legs, so that a stop is clean.
@@ -387,7 +386,7 @@ impl Mirror {
             && self.startup.is_running()
             && matches!(self.stop, Stop::Clearing)
             && self.log.is_written()
-            && !self.has_busy_leg()
+            && !self.outputs.has_busy_leg()
             && self.diverged.is_empty()
     }
 
@@ -409,7 +408,7 @@ impl Mirror {
         );
         let busy = self.ios().next().is_some()
             || self.copies.jobs.iter().any(Option::is_some)
-            || self.has_busy_leg()
+            || self.outputs.has_busy_leg()
             || !self.update.is_idle()
             || self.is_unverified() && !self.update.is_broken()
             || self.log.is_clearing()
@@ -438,13 +437,13 @@ impl Mirror {
         match self.stop {
             Stop::No => unreachable!("it stops"),
             Stop::Draining => {
-                let round = self.flush_all(self.legs.writable(), Work::Stop);
+                let round = self.outputs.flush(self.legs.writable(), Work::Stop);
                 self.set_stop(Stop::Flushing(round));
             }
             Stop::Flushing(round) if !round.waits.is_empty() => {}
             Stop::Flushing(_) => {
                 self.set_stop(Stop::Clearing);
-                self.wake = true;
+                self.outputs.wake();
                 if self.may_clear() {
                     self.clear_all_dirty();
                 }
@@ -463,7 +462,7 @@ impl Mirror {
             return;
         }
         let round = *round;
-        self.wake = true;
+        self.outputs.wake();
         if round.outcome.is_some() {
             // Once more, with those that stay; if none can flush the stop is unclean.
             self.set_stop(Stop::Draining);
@@ -496,13 +495,7 @@ impl Mirror {
     pub(super) fn stopped(&mut self, clean: bool) {
         self.startup.stop();
         self.ownership.end();
-        self.news(News::Stopped(clean));
-    }
-
-    /// Whether a leg has I/O that a stop waits for.
-    pub(super) fn has_busy_leg(&self) -> bool {
-        let is_busy = |leg: &Leg| leg.in_flight > u32::from(leg.is_probed);
-        self.legs.iter().any(|(_, leg)| is_busy(leg))
+        self.outputs.news(News::Stopped(clean));
     }
 
     /// Whether a leg waits to return.

@@ -88,8 +88,8 @@ impl Mirror {
                 slot.round.done.remove(leg);
                 slot.round.waits.add(leg);
                 let request = slot.request;
-                let ticket = self.ticket(leg, Work::Io(id));
-                self.outputs.push_back(Output::Leg(ticket, request));
+                let ticket = self.outputs.ticket(leg, Work::Io(id));
+                self.outputs.push(Output::Leg(ticket, request));
             }
         }
     }
@@ -122,7 +122,7 @@ impl Mirror {
             (slot.phase, slot.tries) = (Phase::Leaving, tries);
         }
         self.startup.needs_write = true;
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Ends a held read once it is durable which legs left, or an update has failed since.

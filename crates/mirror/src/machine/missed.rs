@@ -126,7 +126,7 @@ impl Mirror {
         self.legs[leg].rescued += 1;
         if self.now_ns >= self.rescue_reported_until_ns {
             self.rescue_reported_until_ns = self.now_ns.saturating_add(SAID_NS);
-            self.news(News::Rescued(leg, range));
+            self.outputs.news(News::Rescued(leg, range));
         }
     }
 

@@ -1,10 +1,137 @@
-//! Order of outputs; without a lease, which of them may be polled (T48).
-use super::legs::{Legs, Ticket, Work};
-use super::{Mirror, Output, Request};
+//! Outputs in their order, and the tickets that legs have; without a lease, which outputs may be
+//! polled (T48).
+use super::legs::{Legs, Round, Ticket, Work};
+use super::{Mirror, News, Output, Request};
+use crate::limits::LEGS_MAX;
+use alloc::collections::VecDeque;
 use block::Outcome;
 
 /// Steps that follow one another without anything to be done outside.
 const TURNS_MAX: usize = 8;
+
+/// Outputs that were not polled yet, the tickets that legs have, and whether a turn is due.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    queue: VecDeque<Output>,
+    /// Tickets of each leg that have not ended, by slot.
+    in_flight: [u32; LEGS_MAX],
+    /// Legs of which superblocks are read as those of a spare; a stop does not wait for that.
+    probed: Legs,
+    /// Something besides users' I/O may be due.
+    is_turn_due: bool,
+}
+
+impl Outputs {
+    /// None; a turn is due.
+    pub fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            in_flight: [0; LEGS_MAX],
+            probed: Legs::default(),
+            is_turn_due: true,
+        }
+    }
+
+    /// Room for so many more.
+    pub fn reserve(&mut self, more: usize) {
+        self.queue.reserve(more);
+    }
+
+    /// A turn is due: something besides users' I/O may be done.
+    #[inline]
+    pub fn wake(&mut self) {
+        self.is_turn_due = true;
+    }
+
+    /// Whether a turn is due.
+    #[inline]
+    pub fn is_turn_due(&self) -> bool {
+        self.is_turn_due
+    }
+
+    /// A turn begins: none is due, unless it wakes the mirror.
+    pub fn begin_turn(&mut self) {
+        self.is_turn_due = false;
+    }
+
+    /// Returns a ticket for work that a leg is given now.
+    pub fn ticket(&mut self, leg: u8, work: Work) -> Ticket {
+        self.in_flight[usize::from(leg)] += 1;
+        if work == Work::Verify {
+            self.probed.add(leg);
+        }
+        Ticket { leg, work }
+    }
+
+    /// Ends a ticket. Returns how many more its leg has.
+    ///
+    /// # Panics
+    /// If the leg has none.
+    pub fn end_ticket(&mut self, ticket: Ticket) -> u32 {
+        let in_flight = &mut self.in_flight[usize::from(ticket.leg)];
+        assert!(*in_flight > 0, "{ticket:?} ends twice");
+        *in_flight -= 1;
+        if ticket.work == Work::Verify {
+            self.probed.remove(ticket.leg);
+        }
+        *in_flight
+    }
+
+    /// Returns how many tickets a leg has.
+    pub fn in_flight(&self, leg: u8) -> u32 {
+        self.in_flight[usize::from(leg)]
+    }
+
+    /// Whether a leg has I/O that a stop waits for.
+    pub fn has_busy_leg(&self) -> bool {
+        let mut legs = (0..).zip(self.in_flight);
+        legs.any(|(leg, in_flight)| in_flight > u32::from(self.probed.has(leg)))
+    }
+
+    /// Adds one, behind all others.
+    pub fn push(&mut self, output: Output) {
+        self.queue.push_back(output);
+    }
+
+    /// Adds news, behind all other outputs.
+    pub fn news(&mut self, news: News) {
+        self.queue.push_back(Output::News(news));
+    }
+
+    /// Adds news in front of all other outputs.
+    pub fn news_first(&mut self, news: News) {
+        self.queue.push_front(Output::News(news));
+    }
+
+    /// Flushes several legs. Returns the round.
+    pub fn flush(&mut self, legs: Legs, work: Work) -> Round {
+        for leg in legs.iter() {
+            let ticket = self.ticket(leg, work);
+            self.push(Output::Flush(ticket));
+        }
+        Round::of(legs)
+    }
+
+    /// Takes out the first one.
+    pub fn pop(&mut self) -> Option<Output> {
+        self.queue.pop_front()
+    }
+
+    /// Returns the one at a place in the order.
+    pub fn get(&self, at: usize) -> Option<Output> {
+        self.queue.get(at).copied()
+    }
+
+    /// Takes out the one at a place in the order.
+    pub fn remove(&mut self, at: usize) {
+        self.queue.remove(at);
+    }
+
+    /// Returns all, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Output> {
+        self.queue.iter()
+    }
+}
 
 /// Disposition of an output.
 enum Fate {
@@ -19,7 +146,7 @@ impl Mirror {
     /// Takes turns until nothing more can be done without outputs.
     pub(super) fn turns(&mut self, now_ns: u64) {
         for _ in 0..TURNS_MAX {
-            if self.wake {
+            if self.outputs.is_turn_due() {
                 self.turn(now_ns);
             }
         }
@@ -28,7 +155,7 @@ impl Mirror {
     /// Returns the next output that may be polled.
     pub(super) fn next_output(&mut self) -> Option<Output> {
         match self.ownership.leases.lapsed().is_empty() && !self.ownership.is_lost() {
-            true => self.outputs.pop_front(),
+            true => self.outputs.pop(),
             false => self.next_allowed(),
         }
     }
@@ -37,7 +164,7 @@ impl Mirror {
     #[cold]
     pub(super) fn next_allowed(&mut self) -> Option<Output> {
         let mut at = 0;
-        while let Some(&output) = self.outputs.get(at) {
+        while let Some(output) = self.outputs.get(at) {
             match self.fate(&output) {
                 Fate::Wait => at += 1,
                 Fate::Go => {
@@ -109,7 +236,7 @@ impl Mirror {
     /// Ends an output that was never polled.
     fn end_ungiven(&mut self, output: Output, outcome: Outcome) {
         match output {
-            Output::Done(io, _) => return self.outputs.push_back(Output::Done(io, outcome)),
+            Output::Done(io, _) => return self.outputs.push(Output::Done(io, outcome)),
             Output::Read(io, ..) => {
                 // One that waited for its turn ended with the loss of the mirror (`end_all`).
                 if self.io(io).is_some() {
@@ -152,8 +279,8 @@ impl Mirror {
                 true
             }
             Work::Heal if !gave_up && self.heal_waits_for(leg) => {
-                let ticket = self.ticket(leg, Work::Heal);
-                self.outputs.push_back(Output::Flush(ticket));
+                let ticket = self.outputs.ticket(leg, Work::Heal);
+                self.outputs.push(Output::Flush(ticket));
                 true
             }
             _ => false,
@@ -165,7 +292,7 @@ impl Mirror {
         let slot = self.io(io);
         let waits = legs.without(self.ownership.leases.lapsed()).is_empty() && !legs.is_empty();
         if let Some(slot) = slot.filter(|it| waits && it.request.reads().is_some()) {
-            self.outputs.push_back(Output::Read(io, slot.piece, legs));
+            self.outputs.push(Output::Read(io, slot.piece, legs));
         }
         waits
     }
@@ -189,8 +316,8 @@ impl Mirror {
         let Some(pages) = found else {
             return false;
         };
-        let ticket = self.ticket(leg, Work::Pages(first));
-        self.outputs.push_back(Output::Pages(ticket, pages));
+        let ticket = self.outputs.ticket(leg, Work::Pages(first));
+        self.outputs.push(Output::Pages(ticket, pages));
         true
     }
 
@@ -209,8 +336,8 @@ impl Mirror {
             // One loss may fail several.
             Request::Flush if gave_up || slot.losses_before != told => return false,
             request => {
-                let ticket = self.ticket(leg, Work::Io(id));
-                self.outputs.push_back(Output::Leg(ticket, request));
+                let ticket = self.outputs.ticket(leg, Work::Io(id));
+                self.outputs.push(Output::Leg(ticket, request));
             }
         }
         true

@@ -67,7 +67,7 @@ impl Mirror {
             slot.phase = Phase::Legs;
             slot.round.waits.add(leg);
         }
-        Some(self.ticket(leg, Work::Io(io)))
+        Some(self.outputs.ticket(leg, Work::Io(io)))
     }
 
     /// No leg may serve a read any more that waits for one to be chosen: it ends.
@@ -229,7 +229,7 @@ impl Mirror {
         let from = self.readers_of(&slot);
         match from.is_empty() {
             true => self.no_reader(id),
-            false => self.outputs.push_back(Output::Read(id, slot.piece, from)),
+            false => self.outputs.push(Output::Read(id, slot.piece, from)),
         }
     }
 

@@ -43,8 +43,8 @@ impl Mirror {
         if let Some(it) = self.legs.rebuild_mut(leg) {
             it.flushing = true;
         }
-        let ticket = self.ticket(leg, Work::Rebuilt);
-        self.outputs.push_back(Output::Flush(ticket));
+        let ticket = self.outputs.ticket(leg, Work::Rebuilt);
+        self.outputs.push(Output::Flush(ticket));
     }
 
     /// The position that is to be saved now, if one is.
@@ -89,7 +89,7 @@ impl Mirror {
             Step::LastFlush => Step::Whole,
             step => step,
         };
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Returns the next region to be copied.
@@ -133,7 +133,7 @@ impl Mirror {
         if let Some(it) = self.legs.rebuild_mut(leg) {
             it.has_region(region);
         }
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Legs may differ in these bytes, although no crash was between.
@@ -153,6 +153,6 @@ impl Mirror {
             }
         }
         self.restart_copies();
-        self.wake = true;
+        self.outputs.wake();
     }
 }

@@ -190,7 +190,7 @@ impl Mirror {
 
     fn flush_copied(&mut self) {
         self.diverged.unflushed = false;
-        self.diverged.flush = Some(self.flush_all(self.legs.in_sync(), Work::Resync));
+        self.diverged.flush = Some(self.outputs.flush(self.legs.in_sync(), Work::Resync));
     }
 
     /// The last leg in sync can't flush its copies. One failed flush may report a loss, and the
@@ -253,7 +253,7 @@ impl Mirror {
 
     fn end_resync(&mut self) {
         self.diverged.clear();
-        self.news(News::Resynced);
+        self.outputs.news(News::Resynced);
         self.resume_waiting();
     }
 }

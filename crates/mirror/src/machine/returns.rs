@@ -64,7 +64,7 @@ impl Mirror {
         }
         self.spare_found(leg, now_ns);
         self.startup.needs_write = true;
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// The leg is gone: it leaves, if it is not the last one in sync. One that was about to return
@@ -85,7 +85,7 @@ impl Mirror {
 
     pub(super) fn change_leg(&mut self, leg: u8, change: Change) {
         self.legs.change(leg, change);
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// The rebuild of a leg takes a step.
@@ -93,7 +93,7 @@ impl Mirror {
         if let Some(it) = self.legs.rebuild_mut(leg) {
             it.step = step;
         }
-        self.wake = true;
+        self.outputs.wake();
     }
 
     pub(super) fn all_slots(&self) -> core::ops::Range<u8> {
@@ -142,8 +142,8 @@ impl Mirror {
             self.close_spare(leg);
             self.change_leg(leg, Change::Inspect);
             self.ownership.leases.begin_return(leg, self.now_ns);
-            let ticket = self.ticket(leg, Work::Return);
-            self.outputs.push_back(Output::ReadSuperblocks(ticket));
+            let ticket = self.outputs.ticket(leg, Work::Return);
+            self.outputs.push(Output::ReadSuperblocks(ticket));
         }
     }
 
@@ -156,7 +156,7 @@ impl Mirror {
     }
 
     fn may_return(&self, leg: u8) -> bool {
-        self.is_due(leg) && (self.legs[leg].in_flight == 0 || has(Bug::BackBeforeFence))
+        self.is_due(leg) && (self.outputs.in_flight(leg) == 0 || has(Bug::BackBeforeFence))
     }
 
     /// Whether a leg may return as soon as it has nothing under way.
@@ -182,7 +182,7 @@ impl Mirror {
             self.change_leg(leg, Change::Leave);
             // Copies that read from it go on without it.
             self.spare_lost(leg);
-            self.news(News::Unfit(leg, why));
+            self.outputs.news(News::Unfit(leg, why));
         }
     }
 
@@ -303,7 +303,7 @@ impl Mirror {
         match self.legs.rebuild(leg).map(|it| it.step) {
             Some(Step::Event(_)) if is_rebuilding(&self.state, leg) => {
                 self.set_step(leg, Step::Copying);
-                self.news(News::Rebuilding(leg));
+                self.outputs.news(News::Rebuilding(leg));
             }
             Some(Step::Position(to)) if self.position(leg) == Some(to) => {
                 self.set_step(leg, Step::Copying);
@@ -334,7 +334,7 @@ impl Mirror {
         }
         self.bad_joined(leg);
         self.restart_copies();
-        self.news(News::InSync(leg));
+        self.outputs.news(News::InSync(leg));
     }
 
     /// A leg leaves, or does not return.

@@ -59,7 +59,7 @@ impl Mirror {
         let is_found = !writes && self.legs.get(leg).is_some_and(is_new);
         if is_found {
             self.legs.set_spare(leg, Spare::Due(self.now_ns));
-            self.wake = true;
+            self.outputs.wake();
         }
         is_found
     }
@@ -120,7 +120,7 @@ impl Mirror {
             let Some(it) = self.legs.get(leg) else {
                 continue;
             };
-            let (spare, is_quiet) = (it.spare(), it.in_flight == 0);
+            let (spare, is_quiet) = (it.spare(), self.outputs.in_flight(leg) == 0);
             let due = match spare {
                 Spare::Due(at_ns) => at_ns <= now_ns && is_quiet,
                 Spare::Verified(of) => of.again_ns <= now_ns && of.asked_ns.is_none(),
@@ -137,9 +137,8 @@ impl Mirror {
                 _ => Spare::Asked(now_ns),
             };
             self.legs.set_spare(leg, asked);
-            self.legs[leg].is_probed = true;
-            let ticket = self.ticket(leg, Work::Verify);
-            self.outputs.push_back(Output::ReadSuperblocks(ticket));
+            let ticket = self.outputs.ticket(leg, Work::Verify);
+            self.outputs.push(Output::ReadSuperblocks(ticket));
         }
     }
 
@@ -192,7 +191,7 @@ impl Mirror {
         if !was_verified {
             self.retry_unreadable(|it, region| it.waiting_spares(it.bytes_of(region)).has(leg));
         }
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// A leg's superblocks could not be read, or are not what they have to be.

@@ -25,10 +25,10 @@ impl Mirror {
             return;
         }
         if !self.is_unverified() {
-            self.news(News::Unverified(leg));
+            self.outputs.news(News::Unverified(leg));
         }
         self.unverified_until_ns = until_ns;
-        self.wake = true;
+        self.outputs.wake();
     }
 
     /// Whether the last leg may still execute failed writes.

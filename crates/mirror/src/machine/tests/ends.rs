@@ -72,7 +72,7 @@ fn a_new_leg_has_no_slot_of_which_it_is_still_to_be_said_that_its_leg_was_remove
             mirror.handle_done(ticket, Outcome::Done, 3 * MS);
         }
         let removed = Output::News(News::Removed(1));
-        if mirror.outputs.contains(&removed) {
+        if mirror.outputs.iter().any(|it| *it == removed) {
             let leg = add(&mut mirror, 3 * MS);
             assert_eq!(leg, Ok(2), "round {round}");
             is_acknowledged = true;
