@@ -10,7 +10,8 @@
 //! * `accept`: a user accepts what the last leg in sync has lost; `loss`: lost caches
 //! * `returns`: legs that return; `rebuild`: until they are in sync; `missed`: regions each lacks;
 //!   `spare`: stale legs, read as the last resort
-//! * `change`: legs that are added and removed; `grow`: a larger size; `bad`: unwritable blocks
+//! * `change`: legs that are added and removed; `grow`: a larger size; `unwritable`: blocks that a
+//!   leg could not write; `bad`: their record
 //! * `copy`: copies between legs under a lock; `resync`: diverged regions; `pace`: the speed of
 //!   copies; `check`: comparison of all legs
 //! * `types`: requests, outputs, news; `planted`: planted bugs
@@ -75,6 +76,7 @@ mod startup;
 mod types;
 mod unreadable;
 mod unverified;
+mod unwritable;
 
 pub use change::ChangeError;
 pub use check::{CheckReport, DIFFERENCES_MAX};
@@ -206,7 +208,7 @@ impl Mirror {
             since_event: it.since_event,
             lacks: self.legs.rebuild(leg).map_or(0, Rebuild::left),
             stuck: self.stuck(leg),
-            bad: self.bad_of(leg),
+            bad: self.bad.of_leg(leg),
             bad_full: it.bad_full.is_some(),
             bad_more: it.bad_full,
             last_copy: self.last_copy_on(leg),
@@ -384,22 +386,10 @@ impl Mirror {
         ticket.leg
     }
 
-    /// Ends the part of a leg in a flush. Returns the round once all legs have ended, and those
-    /// that failed it have left.
-    fn flush_ended(
-        &mut self,
-        flush: impl FnOnce(&mut Self) -> &mut Option<Round>,
-        leg: u8,
-        outcome: Outcome,
-    ) -> Option<Round> {
-        let flush = flush(self);
-        if !flush.as_mut()?.ends(leg, outcome) {
-            return None;
-        }
-        let round = flush.take()?;
+    /// A flush has ended on all of its legs: those that failed it leave.
+    fn flush_over(&mut self, round: Round) {
         self.outputs.wake();
         self.leave(round);
-        Some(round)
     }
 
     /// The regions that a range touches.

@@ -6,7 +6,7 @@
 //! any more, as one that left; the caller overwrites its superblocks, and until then it is refused
 //! wherever it is given.
 use super::leg::{Change, Leg, LegState, Stale};
-use super::legs::Legs;
+use super::legs::{Legs, SLOTS};
 use super::{Mirror, News, Output};
 use crate::layout::Place;
 use crate::superblock::{EntryState, Lack};
@@ -87,7 +87,7 @@ impl Mirror {
                 changes.with(but).has(*slot) || self.outputs.iter().any(|it| *it == removed);
             none && quiet && !taken
         };
-        let slot = self.all_slots().find(unused).ok_or(ChangeError::Full)?;
+        let slot = SLOTS.into_iter().find(unused).ok_or(ChangeError::Full)?;
         let superblock = Superblock {
             owner: None,
             ..self.state.on(slot, place)
@@ -179,7 +179,7 @@ impl Mirror {
             if let Some(stale) = self.legs.get_mut(leg).and_then(Leg::stale_mut) {
                 stale.missed = None;
             }
-            self.bad_removed(leg);
+            self.bad.remove_leg(leg);
             self.outputs.news(News::Removed(leg));
         }
         for leg in self.changes.adding.both(said).iter() {

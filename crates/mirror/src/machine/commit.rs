@@ -158,7 +158,7 @@ impl Mirror {
         };
         self.state = next;
         self.ownership.set_releasing(next.owner.is_none());
-        self.propose_record();
+        self.bad.note_proposed(self.state.bad);
         self.startup.note_proposed();
         self.required = self.required.with(self.state.in_sync().collect());
         self.write_state(self.legs.in_sync(), Stage::First);
@@ -215,7 +215,7 @@ impl Mirror {
         if let Some(name) = self.changes.name.filter(|it| *it != now.name) {
             next = next.renamed(name);
         }
-        next.bad = self.record_of(now, &next);
+        next.bad = self.bad.of_generation(&self.legs, now, &next);
         if !next.clean && self.is_at_rest() {
             next = next.stopped();
         }
@@ -377,7 +377,7 @@ impl Mirror {
         self.required = in_sync;
         let bytes = self.committed.geometry.bytes;
         *self.committed = self.state;
-        self.record_committed();
+        self.bad.note_committed();
         if core::mem::take(&mut self.update.is_broken) {
             self.outputs.news(News::Restored);
         }

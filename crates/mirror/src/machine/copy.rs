@@ -340,7 +340,7 @@ impl Mirror {
     ///
     /// # Panics
     /// If there is none of this number.
-    fn expect_job(&mut self, number: u8) -> &mut Job {
+    pub(super) fn expect_job(&mut self, number: u8) -> &mut Job {
         let job = self.copies.jobs[usize::from(number)].as_mut();
         job.unwrap_or_else(|| unreachable!("copy job {number} goes on after its end"))
     }
@@ -421,13 +421,15 @@ impl Mirror {
         job.step = Step::Read;
         let (mut piece, kind, targets) = (job.piece, job.kind, job.targets);
         if kind == Kind::Check {
-            piece = self.cut_at_edges(piece, BadKind::Unwritten, up);
+            piece = self.bad.cut_at_edges(piece, BadKind::Unwritten, up);
         }
-        let (piece, fit) = self.fitted(piece, from);
-        let spares = spares.without(self.bad_on(spares, piece));
-        if fit.is_empty() && spares.is_empty() && self.bad_on(up, piece) == up {
-            return self
-                .without_source(number, self.cut_at_edges(piece, BadKind::LastCopy, targets));
+        let (piece, fit) = self.bad.fitted(piece, from);
+        let spares = spares.without(self.bad.legs_in(spares, piece));
+        if fit.is_empty() && spares.is_empty() && self.bad.legs_in(up, piece) == up {
+            return self.without_source(
+                number,
+                self.bad.cut_at_edges(piece, BadKind::LastCopy, targets),
+            );
         }
         let job = self.expect_job(number);
         let leg = fit.without(last).first();
@@ -614,7 +616,7 @@ impl Mirror {
             Kind::Rebuild(_) => job.targets.both(joining).without(Legs::one(source)),
             Kind::Repair(leg) => up.both(Legs::one(leg)).without(Legs::one(source)),
             Kind::Check => {
-                let bad = self.bad_on(up, piece);
+                let bad = self.bad.legs_in(up, piece);
                 self.check_skips(number, bad);
                 let others = up.without(Legs::one(source));
                 self.expect_job(number).round = Round::of(others.without(bad));

@@ -437,9 +437,10 @@ impl Mirror {
     }
 
     pub(super) fn cold_flushed(&mut self, leg: u8, outcome: Outcome) {
-        let Some(round) = self.flush_ended(|it| &mut it.log.clearing, leg, outcome) else {
-            return;
+        let Some(round) = Round::take_ended(&mut self.log.clearing, leg, outcome) else {
+            return; // others have not ended it
         };
+        self.flush_over(round);
         match round.outcome {
             None if self.may_clear() => self.clear_cold_bits(),
             None if self.may_settle() => self.log.settle_cold(),

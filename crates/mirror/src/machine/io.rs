@@ -265,7 +265,7 @@ impl Mirror {
         let Some(round) = kept else {
             return self.all_failed(id, round);
         };
-        let heals = self.bad.heals;
+        let heals = self.bad.count_heals(false);
         if let (Some(slot), Request::Flush) = (self.io_mut(id), slot.request) {
             slot.heals = heals;
         }
@@ -293,12 +293,13 @@ impl Mirror {
             return;
         };
         let round = slot.round;
+        let states = [&*self.committed, &self.state];
         let done = match slot.request {
             // A leg that has left may not have flushed all acknowledged changes.
             Request::Flush => round.done.both(self.legs.writable()),
             _ => round
                 .done
-                .with(self.recorded_on(slot.recorded, slot.request)),
+                .with(self.bad.recorded_on(slot.recorded, slot.request, states)),
         };
         // The legs that have it must not have left before that was recorded.
         let alone = !slot.recorded.is_empty() && round.done.both(self.legs.in_sync()).is_empty();
@@ -315,7 +316,7 @@ impl Mirror {
             self.finish(id, round.outcome.unwrap_or(Outcome::PathError));
         } else if alone {
             self.finish(id, Outcome::MediaError);
-        } else if missed.is_empty() && !self.waits_for_record(&slot)
+        } else if missed.is_empty() && !self.bad.holds(&slot, &self.legs, states)
             || self.read_only
             || has(Bug::FlushOnOne) && slot.request == Request::Flush
         {
@@ -438,7 +439,12 @@ impl Mirror {
             stale.missed = missed;
         }
         self.outputs.news(News::Left(leg, outcome));
-        self.bad_without(leg);
+        for range in self
+            .bad
+            .leg_left(leg, self.legs.in_sync(), &mut self.outputs)
+        {
+            self.mark_diverged(range);
+        }
         self.without_copies(leg);
         self.outputs.wake();
     }

@@ -12,7 +12,7 @@
 //! states and kept beside them, for each I/O reads them. [`LegTable::pop_left`] returns a leg that
 //! stops getting writes once, so that rounds which wait for it go on without it (`leaving`).
 use super::accept::Acceptance;
-use super::legs::Legs;
+use super::legs::{Legs, Round};
 use super::spare::Spare;
 use crate::bitmap::Bitmap;
 use crate::limits::LEGS_MAX;
@@ -383,6 +383,14 @@ impl LegTable {
     #[inline]
     pub fn verified(&self) -> Legs {
         self.verified
+    }
+
+    /// Returns the legs of a round that failed it for the medium's sake, get writes, and execute
+    /// nothing of it any more.
+    pub fn failed_by_medium(&self, round: &Round, now_ns: u64) -> Legs {
+        let media = round.media.both(round.failed).both(self.writable());
+        let is_over = |leg: &u8| self[*leg].late_until_ns <= now_ns;
+        media.iter().filter(is_over).collect()
     }
 
     /// Returns the last leg in sync, if there is but one.

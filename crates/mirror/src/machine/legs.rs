@@ -3,6 +3,9 @@ use crate::limits::LEGS_MAX;
 use crate::{Access, LegAttempt, LegDisposition, dispose_leg};
 use block::Outcome;
 
+/// All slots.
+pub(super) const SLOTS: core::ops::Range<u8> = 0..LEGS_MAX as u8;
+
 /// Slots of legs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Legs(pub u16);
@@ -168,6 +171,11 @@ impl Round {
             waits,
             ..Self::default()
         }
+    }
+
+    /// Ends the part of a leg in a flush. Returns the flush once all legs have ended it.
+    pub fn take_ended(flush: &mut Option<Self>, leg: u8, outcome: Outcome) -> Option<Self> {
+        flush.as_mut()?.ends(leg, outcome).then(|| flush.take())?
     }
 
     /// As [`Self::end`], of a leg that may have left meanwhile.

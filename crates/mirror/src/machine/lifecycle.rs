@@ -99,7 +99,7 @@ impl Mirror {
             copies: Copies::new(jobs, config.speed, now_ns),
             diverged: Diverged::new(state.geometry.regions()),
             rescue_reported_until_ns: 0,
-            bad: Bad::default(),
+            bad: Bad::new(&state, &config),
             unreadable: Unreadable::new(state.geometry.regions()),
             check: None,
             report: CheckReport::default(),
@@ -162,7 +162,9 @@ impl Mirror {
         let lags = |role: &Role| matches!(role, Role::Behind { why: Why::Lags, .. });
         let given = start.given.iter().zip(&assembly.roles);
         let there = given.filter(|it| !lags(it.1)).filter_map(|it| it.0.ok());
-        self.begin_with_bad(there.map(|it| it.superblock.slot).collect());
+        let there = there.map(|it| it.superblock.slot).collect();
+        self.bad
+            .keep_left_out(&self.state, &self.startup.newest, there);
         self.begin_leases(start.terms);
         let recovers = self.startup.is_unclean && !self.read_only;
         self.startup.needs_write = recovers || self.is_waited_for();
@@ -299,7 +301,7 @@ impl Mirror {
             self.spares_at(),
             self.rebuild_at(),
             self.copies_at(),
-            self.heals_at(),
+            self.bad.flush_at(self.now_ns),
             self.accepts_at(),
         ];
         times.into_iter().min().filter(|&at| at != u64::MAX)
@@ -471,7 +473,7 @@ impl Mirror {
                 self.update.set_broken();
             }
         } else {
-            self.all_flushed(round.done);
+            self.bad.all_flushed(round.done);
         }
     }
 

@@ -94,7 +94,7 @@ impl Mirror {
     /// being rebuilt, and those that wait where each of these has bad blocks in it.
     pub(super) fn spares(&self, range: Range, but: Legs) -> Legs {
         let rebuilt = self.rebuilt_spares(range).without(but);
-        if self.bad_on(rebuilt, range) != rebuilt {
+        if self.bad.legs_in(rebuilt, range) != rebuilt {
             return rebuilt;
         }
         rebuilt.with(self.waiting_spares(range).without(but))

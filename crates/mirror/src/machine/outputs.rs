@@ -278,7 +278,7 @@ impl Mirror {
                 self.put_due(leg);
                 true
             }
-            Work::Heal if !gave_up && self.heal_waits_for(leg) => {
+            Work::Heal if !gave_up && self.bad.waits_for(leg, self.times_given_up()) => {
                 let ticket = self.outputs.ticket(leg, Work::Heal);
                 self.outputs.push(Output::Flush(ticket));
                 true

@@ -78,7 +78,7 @@ impl Mirror {
             && self.readers_of(&slot).is_empty()
         {
             let anyone = self.readers_of_any(&slot);
-            let rest = self.fitted(slot.piece, anyone);
+            let rest = self.bad.fitted(slot.piece, anyone);
             if self.once_more(io) || !rest.1.is_empty() {
                 return self.offer_read(io);
             }
@@ -106,7 +106,7 @@ impl Mirror {
                 .lapsed()
                 .both(self.legs.in_sync())
                 .is_empty()
-            && self.bad_on(self.legs.in_sync(), range).is_empty();
+            && self.bad.legs_in(self.legs.in_sync(), range).is_empty();
         if is_certain {
             self.legs.in_sync()
         } else {
@@ -116,7 +116,7 @@ impl Mirror {
 
     pub(super) fn readers_of(&self, slot: &Slot) -> Legs {
         let anyone = self.readers_of_any(slot);
-        anyone.without(self.bad_on(anyone, slot.piece))
+        anyone.without(self.bad.legs_in(anyone, slot.piece))
     }
 
     /// As [`Self::readers_of`], with bad blocks or without.
@@ -139,7 +139,7 @@ impl Mirror {
         };
         // Those that get no writes only where no other can be read.
         let first = Range::new(range.start, 1);
-        match self.legs.verified().is_empty() || self.bad_on(legs, first) != legs {
+        match self.legs.verified().is_empty() || self.bad.legs_in(legs, first) != legs {
             true => legs,
             false => legs.with(self.waiting_spares(range).without(but)),
         }
@@ -221,7 +221,7 @@ impl Mirror {
         let Some(mut slot) = self.io(id) else {
             return;
         };
-        let (piece, fit) = self.fitted(slot.piece, self.readers_of_any(&slot));
+        let (piece, fit) = self.bad.fitted(slot.piece, self.readers_of_any(&slot));
         if !fit.is_empty() {
             slot.piece = piece;
             self.slots[id] = Some(slot);

@@ -236,9 +236,10 @@ impl Mirror {
     }
 
     pub(super) fn resync_flushed(&mut self, leg: u8, outcome: Outcome) {
-        let Some(round) = self.flush_ended(|it| &mut it.diverged.flush, leg, outcome) else {
-            return;
+        let Some(round) = Round::take_ended(&mut self.diverged.flush, leg, outcome) else {
+            return; // others have not ended it
         };
+        self.flush_over(round);
         if !self.legs.in_sync().without(round.done).is_empty() {
             // Once more; where the last leg can't flush, that is later.
             self.diverged.copied.append(&mut self.diverged.flushing);

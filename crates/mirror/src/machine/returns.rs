@@ -8,13 +8,12 @@
 //! acknowledged. Then it gets every write, and all pages of the bitmap; then a generation has it as
 //! being rebuilt.
 use super::leg::{Change, Leg, LegState, Rebuild, Step};
-use super::legs::Work;
+use super::legs::{SLOTS, Work};
 use super::lifecycle::is_rebuilding;
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output};
 use crate::assembly::{Role, Wishes, assemble};
 use crate::copies::{Chosen, NoLeg};
-use crate::limits::LEGS_MAX;
 use crate::ownership::Watch;
 use crate::superblock::{EntryState, Lack};
 use crate::{Label, Superblock};
@@ -96,10 +95,6 @@ impl Mirror {
         self.outputs.wake();
     }
 
-    pub(super) fn all_slots(&self) -> core::ops::Range<u8> {
-        0..LEGS_MAX as u8
-    }
-
     /// Whether a leg is on its way, so that others wait.
     pub(super) fn is_leg_returning(&self) -> bool {
         use LegState::*;
@@ -132,7 +127,7 @@ impl Mirror {
         if self.are_returns_blocked() {
             return;
         }
-        let due = self.all_slots().find(|&leg| self.may_return(leg));
+        let due = SLOTS.into_iter().find(|&leg| self.may_return(leg));
         if let Some(leg) = due
             && let Some(lack) = self.blank(leg)
         {
@@ -277,11 +272,12 @@ impl Mirror {
         let LegState::ReadingBitmap(_, lack) = *self.legs[leg].state() else {
             return; // lost meanwhile
         };
-        if !self.bad_returns(leg, lack.position == 0) {
+        if !self.bad.leg_returns(leg, lack.position == 0) {
             return self.return_failed(leg, Outcome::NoSpace);
         }
         let mut lacking = self.lacks_when_back(leg, &lack);
-        for region in self.bad_regions(leg) {
+        let region_shift = self.state.geometry.region_shift;
+        for region in self.bad.regions_of(leg, region_shift.into()) {
             lacking.set(region);
         }
         let now_ns = self.now_ns;
@@ -332,7 +328,9 @@ impl Mirror {
                 slot.round.done.add(leg);
             }
         }
-        self.bad_joined(leg);
+        for (leg, range) in self.bad.leg_joined(leg, self.legs.in_sync()) {
+            self.repair(leg, range);
+        }
         self.restart_copies();
         self.outputs.news(News::InSync(leg));
     }

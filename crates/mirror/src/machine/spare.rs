@@ -13,7 +13,7 @@
 //! A leg that left before this engine started, or before all bitmaps were read, has no set. While
 //! the last leg in sync has lost data no spare is read: a user decides whose data count.
 use super::leg::{Leg, LegState};
-use super::legs::{Legs, Ticket, Work};
+use super::legs::{Legs, SLOTS, Ticket, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, Output};
 use crate::bitmap::Bitmap;
@@ -97,7 +97,7 @@ impl Mirror {
             let has_begun = matches!(state, Some(Inspecting(_) | ReadingBitmap(..)));
             has_begun || self.is_closing(leg)
         };
-        let mut legs = self.all_slots().filter(|&leg| !but.has(leg));
+        let mut legs = SLOTS.filter(|&leg| !but.has(leg));
         legs.any(|leg| is_coming(leg) && self.may_have(leg, range))
     }
 
@@ -116,7 +116,7 @@ impl Mirror {
     /// Reads the superblocks of legs that may be spares.
     pub(super) fn advance_spares(&mut self) {
         let now_ns = self.now_ns;
-        for leg in self.all_slots() {
+        for leg in SLOTS {
             let Some(it) = self.legs.get(leg) else {
                 continue;
             };
@@ -256,7 +256,7 @@ impl Mirror {
         let lacks = |missed: &Bitmap| self.regions(range).any(|region| missed.is_set(region));
         let missed = self.legs.get(leg).and_then(Leg::missed);
         let has_all = missed.is_some_and(|missed| !lacks(missed));
-        has_all && range.end <= said && self.may_be_verified(leg) && !self.is_bad(leg, range)
+        has_all && range.end <= said && self.may_be_verified(leg) && !self.bad.is_bad(leg, range)
     }
 
     /// Whether the work of a ticket is needed no more, since its leg has left; a read of a spare is

@@ -476,7 +476,7 @@ fn fails_on_a_rebuilt_leg(answers: usize) -> bool {
             answered += 1;
         }
     }
-    let Some(write) = write.filter(|_| rig.mirror.is_bad(1, at(BAD, 1))) else {
+    let Some(write) = write.filter(|_| rig.mirror.bad.is_bad(1, at(BAD, 1))) else {
         return false;
     };
     if rig.outcome(write).is_some() {
@@ -789,7 +789,7 @@ fn block_that_is_bad_on_a_spare_is_read_from_one_that_waits() {
     rig.mirror.leg_found(1, 0, now_ns);
     rig.mirror.spare_found(2, now_ns);
     rig.pass(1000);
-    assert!(rig.mirror.legs.rebuilding().has(1) && rig.mirror.is_bad(1, at(BAD, 1)));
+    assert!(rig.mirror.legs.rebuilding().has(1) && rig.mirror.bad.is_bad(1, at(BAD, 1)));
     let spares = |range| rig.mirror.spares(range, Legs::default());
     assert!(spares(at(BAD, 1)).has(2) && !spares(at(BAD + 1, 1)).has(2));
 }

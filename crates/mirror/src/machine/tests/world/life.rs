@@ -1,4 +1,5 @@
 //! Events in a life of a mirror, and its end.
+use super::super::super::legs::SLOTS;
 use super::*;
 use crate::{Id, Label};
 use alloc::vec::Vec;
@@ -205,8 +206,7 @@ impl World {
         };
         let first = usize::from(first);
         let spoilt = self.refuses || self.disks.iter().any(|disk| disk.bad.contains(&true));
-        for leg in mirror
-            .all_slots()
+        for leg in SLOTS
             .filter(|&leg| !mirror.legs.writable().has(leg))
         {
             let missed = mirror.legs.get(leg).and_then(Leg::missed);
@@ -459,7 +459,7 @@ impl World {
                 let range = Range::new(block as u64 * BLOCK, BLOCK);
                 let unwritten = [first as u8, leg as u8]
                     .iter()
-                    .any(|leg| mirror.is_bad(*leg, range));
+                    .any(|leg| mirror.bad.is_bad(*leg, range));
                 let marked = mirror.log.is_dirty((block / REGION_BLOCKS) as u64) && lost;
                 let known = unwritten || marked;
                 self.claim(same || bad || known, "legs differ at rest");
