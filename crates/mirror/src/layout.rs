@@ -10,6 +10,7 @@
 use super::bitmap::{PAGE_BYTES, pages};
 use super::superblock::SUPERBLOCK_BYTES;
 use crate::limits::{LEGS_MAX, REGIONS_MAX};
+use block::Range;
 use core::fmt;
 
 /// Where the two superblocks of a leg begin. The first block of a leg stays empty (boot sectors,
@@ -58,6 +59,25 @@ impl Geometry {
             && self.bytes >= MIRROR_BYTES_MIN
             && self.bytes.is_multiple_of(UNIT)
             && self.regions() <= REGIONS_MAX
+    }
+
+    /// Returns the regions that a range touches.
+    pub fn regions_in(&self, range: Range) -> core::ops::Range<u64> {
+        let shift = self.region_shift;
+        range.start >> shift..range.end.div_ceil(1 << shift)
+    }
+
+    /// Returns the bytes of a region.
+    pub fn bytes_of(&self, region: u64) -> Range {
+        let start = region << self.region_shift;
+        let end = start.saturating_add(1 << self.region_shift);
+        let end = end.min(self.bytes);
+        Range { start, end }
+    }
+
+    /// Returns how many bytes a block has.
+    pub fn block_bytes(&self) -> u64 {
+        1 << self.block_shift
     }
 }
 

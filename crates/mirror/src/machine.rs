@@ -1,7 +1,8 @@
 //! State machine of a mirror that runs: routes I/O to legs, and acknowledges it.
 //!
 //! * `leg`: state of each leg; `legs`: sets of legs, tickets, rounds
-//! * `io`: writes and flushes; [order](block::order): overlapping ones; `read`: reads
+//! * `requests`: I/O of users, and the order of overlapping changes; `io`: writes and flushes;
+//!   `read`: reads
 //! * `leaving`: the rest of a leg that has left; `unverified`: late writes of the last one
 //! * `dirty_log`: pages of the bitmap, and when dirty bits are cleared
 //! * `commit`: superblock updates; `confirmed`: legs put back to an older state; `heartbeat`:
@@ -44,8 +45,7 @@ use super::{Crc32c, Name, Properties, Superblock};
 use alloc::boxed::Box;
 
 use block::Outcome;
-use block::order::ChangeOrder;
-use block::{Range, SlotMap};
+use block::Range;
 
 mod accept;
 mod bad;
@@ -69,6 +69,7 @@ mod pace;
 pub(super) mod planted;
 mod read;
 mod rebuild;
+mod requests;
 mod resync;
 mod returns;
 mod spare;
@@ -94,12 +95,12 @@ use commit::SuperblockUpdate;
 use copy::Copies;
 use dirty_log::DirtyLog;
 use grow::Growth;
-use io::Slot;
 use leg::{Leg, LegState, LegTable, Rebuild};
 use legs::{Round, Work};
 use lifecycle::{LineageRecord, Stop};
 use loss::Loss;
 use outputs::Outputs;
+use requests::{Requests, Slot};
 use resync::Diverged;
 use spare::Spare;
 use startup::Startup;
@@ -142,11 +143,7 @@ pub struct Mirror {
     /// Until then the last leg in sync may execute what it has failed, ns; 0: it does not.
     unverified_until_ns: u64,
     log: DirtyLog,
-    /// By number; `None`: it has ended, and its end was not polled yet.
-    slots: SlotMap<Option<Slot>>,
-    /// Order of changes and of pieces that jobs copy.
-    order: ChangeOrder,
-    is_releasing: bool,
+    ios: Requests,
     /// Regions in which legs in sync may differ.
     diverged: Diverged,
     copies: Copies,
@@ -261,8 +258,7 @@ impl Mirror {
             output = self.next_output();
         }
         if let Some(Output::Done(id, _)) = output {
-            let key = self.slots.key(id);
-            self.slots.remove(key);
+            self.ios.free(id);
         }
         output
     }
@@ -390,22 +386,6 @@ impl Mirror {
     fn flush_over(&mut self, round: Round) {
         self.outputs.wake();
         self.leave(round);
-    }
-
-    /// The regions that a range touches.
-    fn regions(&self, range: Range) -> core::ops::Range<u64> {
-        let shift = self.state.geometry.region_shift;
-        range.start >> shift..range.end.div_ceil(1 << shift)
-    }
-
-    /// The bytes of a region.
-    fn bytes_of(&self, region: u64) -> Range {
-        // A larger size that is not committed yet is not used.
-        let geometry = &self.committed.geometry;
-        let start = region << geometry.region_shift;
-        let end = start.saturating_add(1 << geometry.region_shift);
-        let end = end.min(geometry.bytes);
-        Range { start, end }
     }
 }
 

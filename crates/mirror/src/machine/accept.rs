@@ -106,7 +106,7 @@ impl Mirror {
         if range.start >= range.end {
             return;
         }
-        for region in self.regions(range) {
+        for region in self.state.geometry.regions_in(range) {
             self.note_missed(region);
             self.log.set_dirty(region);
         }

@@ -9,7 +9,7 @@
 //! # Limits
 //! [`Config::bad_ranges`](super::Config::bad_ranges) and
 //! [`Config::bad_bytes`](super::Config::bad_bytes) of one leg, and [`RANGES_MAX`] of all legs.
-use super::io::Slot;
+use super::requests::Slot;
 use super::leg::{Leg, LegTable};
 use super::legs::{Legs, Round, SLOTS, Work};
 use super::outputs::Outputs;

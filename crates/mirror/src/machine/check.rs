@@ -178,7 +178,7 @@ impl Mirror {
         }
         check.next += 1;
         let region = check.next - 1;
-        Some(self.bytes_of(region))
+        Some(self.committed.geometry.bytes_of(region))
     }
 
     /// Leaves the rest of a job to another one.
@@ -239,7 +239,7 @@ impl Mirror {
         let Some(it) = self.copies.jobs[number] else {
             return;
         };
-        let (mut piece, up) = (self.regions(it.piece), self.legs.in_sync());
+        let (mut piece, up) = (self.state.geometry.regions_in(it.piece), self.legs.in_sync());
         let known = piece.any(|region| self.diverged.has(region));
         // Legs that have left may differ, and are rebuilt.
         let gone = !up.has(leg) || !up.has(it.source);

@@ -14,7 +14,7 @@
 //! [`CUTS_MAX`] pieces of a job are cut into blocks. One job less than there are buffers, and as
 //! many once a leg that left has some; one per region. [`REPAIRS_MAX`] ranges wait to be repaired;
 //! further ones are found by the next read that fails.
-use super::io::Phase;
+use super::requests::Phase;
 use super::legs::{Legs, Round, Work};
 use super::lifecycle::COPY_PAUSE_NS;
 use super::pace::{Pace, Speed};
@@ -190,7 +190,7 @@ impl Mirror {
     /// Returns the kind and range of the next copy of a job.
     fn next_copy(&mut self, job: usize) -> Option<(Kind, Range)> {
         if let Some(region) = self.waited_for() {
-            return Some((Kind::Resync(region), self.bytes_of(region)));
+            return Some((Kind::Resync(region), self.committed.geometry.bytes_of(region)));
         }
         if let Some((leg, range)) = self.copies.repairs.pop_front() {
             return Some((Kind::Repair(leg), range));
@@ -208,13 +208,13 @@ impl Mirror {
                 self.copies.idle = true;
                 return None;
             }
-            Some(region) => (Kind::Resync(region), self.bytes_of(region)),
+            Some(region) => (Kind::Resync(region), self.committed.geometry.bytes_of(region)),
             None if !self.diverged.is_empty() => {
                 self.copies.idle = true;
                 return None;
             }
             None => match self.next_to_rebuild() {
-                Some(region) => (Kind::Rebuild(region), self.bytes_of(region)),
+                Some(region) => (Kind::Rebuild(region), self.committed.geometry.bytes_of(region)),
                 None => {
                     let next = self.next_to_check(job);
                     self.copies.idle = next.is_none();
@@ -248,11 +248,11 @@ impl Mirror {
             return None;
         }
         let held = |slot: &super::Slot| match slot.request {
-            Request::Read(range) if slot.phase == Phase::Held => Some(range),
+            Request::Read(range) if slot.phase() == Phase::Held => Some(range),
             _ => None,
         };
-        let ranges = self.ios().filter_map(held);
-        let mut regions = ranges.flat_map(|range| self.regions(range));
+        let ranges = self.ios.iter().filter_map(held);
+        let mut regions = ranges.flat_map(|range| self.state.geometry.regions_in(range));
         regions.find(|&region| {
             let done = self.is_copied_now(region) || self.diverged.is_copied(region);
             self.diverged.has(region) && !done
@@ -355,7 +355,7 @@ impl Mirror {
             Kind::Repair(leg) => !self.may_repair(leg, job.range),
             Kind::Check => self.check.is_none(),
         };
-        let waits = matches!(job.kind, Kind::Resync(_)) && self.ios().next().is_some();
+        let waits = matches!(job.kind, Kind::Resync(_)) && self.ios.iter().next().is_some();
         if useless || self.is_stopping() && !waits || self.ownership.is_lost() {
             return self.end_job(number);
         }
@@ -391,16 +391,14 @@ impl Mirror {
         if unlocked {
             return self.read_piece(number);
         }
-        // Jobs are named behind all I/Os.
-        let owner = self.config.ios as u64 + u64::from(number);
-        let (place, _) = self.order.admit(owner, 0, job.piece);
+        let place = self.ios.admit_copy(number, job.piece);
         self.copies.places[usize::from(number)] = Some(place);
         self.start_piece(number);
     }
 
     /// It may be the piece's turn.
     pub(super) fn start_piece(&mut self, number: u8) {
-        let first = self.is_first(self.copies.places[usize::from(number)]);
+        let first = self.ios.may_begin(self.copies.places[usize::from(number)]);
         if first && self.job(number).is_some_and(|job| job.step == Step::Lock) {
             self.read_piece(number);
         }
@@ -503,7 +501,7 @@ impl Mirror {
 
     /// Bytes of the pieces that the piece of a job is cut into; `None`: it is not.
     pub(super) fn smaller_unit(&self, job: &Job) -> Option<u64> {
-        let (bytes, block) = (job.piece.end - job.piece.start, self.block_bytes());
+        let (bytes, block) = (job.piece.end - job.piece.start, self.state.geometry.block_bytes());
         match bytes > PIECE_MIN.max(block) {
             true => Some(PIECE_MIN.max(block)),
             false => (bytes > block && job.cuts < CUTS_MAX).then_some(block),
@@ -528,7 +526,7 @@ impl Mirror {
     /// No leg can read the piece: its region is tried again later. Where a leg that has it is about
     /// to return that is no news: the region is tried again then.
     fn note_unreadable(&mut self, piece: Range, returns: bool) {
-        for region in self.regions(piece) {
+        for region in self.state.geometry.regions_in(piece) {
             if self.unreadable.note(region) && !returns {
                 self.outputs.news(News::Lost(piece));
             }

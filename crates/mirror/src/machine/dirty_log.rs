@@ -182,7 +182,7 @@ impl Pages {
 impl Mirror {
     /// Sets the dirty bits of a change, and writes their pages.
     pub(super) fn mark_dirty(&mut self, range: Option<Range>) {
-        for region in range.map_or(0..0, |range| self.regions(range)) {
+        for region in range.map_or(0..0, |range| self.state.geometry.regions_in(range)) {
             self.log.cold.clear(region);
             self.log.recent.set(region);
             self.note_missed(region);
@@ -370,14 +370,14 @@ impl Mirror {
 
     /// Writes that waited for these pages go on, or fail.
     fn after_pages(&mut self, pages: Pages, round: Round, written: bool) {
-        for id in 0..self.config.ios as u32 {
-            let Some(slot) = self.io(id) else {
+        for id in 0..self.ios.capacity() {
+            let Some(slot) = self.ios.get(id) else {
                 continue;
             };
             let Some(range) = slot.request.changes() else {
                 continue;
             };
-            if slot.phase != super::io::Phase::Dirtying {
+            if slot.phase() != super::requests::Phase::Dirtying {
                 continue;
             }
             let lacks = |region: u64| {
@@ -385,7 +385,7 @@ impl Mirror {
                 here && !self.log.durable.is_set(region) && !self.log.late.is_set(region)
             };
             match round.outcome {
-                Some(outcome) if !written && self.regions(range).any(lacks) => {
+                Some(outcome) if !written && self.state.geometry.regions_in(range).any(lacks) => {
                     self.finish(id, outcome);
                 }
                 _ => self.send_if_durable(id),
@@ -414,9 +414,9 @@ impl Mirror {
         self.log.cold.remove(self.diverged.regions());
         self.log.cold.remove(self.unreadable.regions());
         self.log.recent.clear_all();
-        for id in 0..self.config.ios as u32 {
-            if let Some(range) = self.io(id).and_then(|slot| slot.request.changes()) {
-                for region in self.regions(range) {
+        for id in 0..self.ios.capacity() {
+            if let Some(range) = self.ios.get(id).and_then(|slot| slot.request.changes()) {
+                for region in self.state.geometry.regions_in(range) {
                     self.log.cold.clear(region);
                     self.log.recent.set(region);
                 }

@@ -13,7 +13,7 @@
 //! [`News::Lapsed`] was reported. A process that stands still between reading the clock and issuing
 //! an I/O issues it afterwards; therefore [`start_before_ns`](Mirror::start_before_ns) is asked
 //! directly before it is started on a device (T49).
-use super::io::Phase;
+use super::requests::Phase;
 use super::legs::{Legs, Ticket, Work};
 use super::lifecycle::Stop;
 use super::planted::{Bug, has};
@@ -363,7 +363,7 @@ impl Mirror {
         if self.ownership.lose(other) {
             self.outputs.news(News::LostOwnership);
             // Requests on legs end when these have.
-            self.finish_where(Outcome::Reservation, |_, slot| slot.phase != Phase::Legs);
+            self.finish_where(Outcome::Reservation, |_, slot| slot.phase() != Phase::Legs);
         }
     }
 }

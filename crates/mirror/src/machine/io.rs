@@ -8,49 +8,11 @@
 //! doesn't wait for legs that have left (`leaving`).
 use super::legs::{Legs, Round, Work};
 use super::planted::{Bug, has};
+use super::requests::{Phase, Slot, Turn};
 use super::{Mirror, News, Output, Request};
 use block::Outcome;
 use block::order::Ticket as Place;
 use block::{Full, Range};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Waits for an overlapping write, for the first change, or for the resync of a region.
-    Held,
-    Dirtying,
-    /// A read waits until its leg is selected.
-    Choosing,
-    Legs,
-    /// Waits until legs that failed it have left; a read: until that is durable.
-    Leaving,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
-    pub request: Request,
-    /// A change: its place in the order of overlapping ones.
-    place: Option<Place>,
-    pub phase: Phase,
-    pub round: Round,
-    /// A read: the piece that is being read, and legs that had a medium error there.
-    pub piece: Range,
-    pub unreadable: Legs,
-    /// Legs that could not read all of it before it was cut.
-    pub bad: Legs,
-    /// A read: it was sent [briefly](super::Wait::Briefly); legs that did not answer in that time.
-    pub brief: bool,
-    pub silent: Legs,
-    /// A change: legs that could not write it, and stay when that is recorded.
-    pub recorded: Legs,
-    /// Count of rewritten bad blocks when it was done, and whether a flush has to come first.
-    pub heals: u64,
-    pub flushes: bool,
-    /// Count of failed superblock updates when it was held.
-    pub tries: u32,
-    /// Losses that the last leg in sync had reported when it began.
-    pub losses_before: u32,
-    since_ns: u64,
-}
 
 /// Whether all legs find the request invalid: that is no fault of theirs.
 pub(super) fn is_wrong(outcome: Option<Outcome>) -> bool {
@@ -68,27 +30,8 @@ impl Mirror {
         if self.is_stopping() {
             return Err(Full);
         }
-        if self.slots.is_full() {
-            return Err(Full);
-        }
-        let slot = Slot {
-            request,
-            place: None,
-            phase: Phase::Held,
-            round: Round::default(),
-            piece: request.reads().unwrap_or(Range::new(0, 0)),
-            unreadable: Legs::default(),
-            bad: Legs::default(),
-            brief: false,
-            silent: Legs::default(),
-            recorded: Legs::default(),
-            heals: 0,
-            flushes: false,
-            tries: 0,
-            losses_before: self.times_given_up(),
-            since_ns: self.now_ns,
-        };
-        let id = self.slots.insert(Some(slot)).index();
+        let losses = self.times_given_up();
+        let id = self.ios.begin(request, losses, self.now_ns)?;
         let without = self.without_legs(request);
         if self.ownership.is_lost() {
             self.finish(id, Outcome::Reservation);
@@ -98,39 +41,11 @@ impl Mirror {
             self.finish(id, outcome);
         } else {
             if let Some(range) = request.changes() {
-                let (place, _) = self.order.admit(id.into(), 0, range);
-                if let Some(slot) = self.io_mut(id) {
-                    slot.place = Some(place);
-                }
+                self.ios.admit(id, range);
             }
             self.advance_io(id);
         }
         Ok(id)
-    }
-
-    /// An I/O that has not ended.
-    pub(super) fn io(&self, id: u32) -> Option<Slot> {
-        self.slots.find(id).and_then(|key| self.slots[key])
-    }
-
-    /// As [`Self::io`], to change it.
-    pub(super) fn io_mut(&mut self, id: u32) -> Option<&mut Slot> {
-        let key = self.slots.find(id)?;
-        self.slots[key].as_mut()
-    }
-
-    /// An I/O that has not ended.
-    ///
-    /// # Panics
-    /// If it has.
-    pub(super) fn expect_io(&mut self, id: u32) -> &mut Slot {
-        let slot = self.io_mut(id);
-        slot.unwrap_or_else(|| unreachable!("I/O {id} goes on after its end"))
-    }
-
-    /// All I/Os that have not ended.
-    pub(super) fn ios(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().filter_map(|(_, slot)| slot.as_ref())
     }
 
     /// How a request ends that not all legs can do: none of them gets it.
@@ -145,11 +60,11 @@ impl Mirror {
 
     /// Takes an I/O as far as it can go now.
     pub(super) fn advance_io(&mut self, id: u32) {
-        let Some(slot) = self.io(id) else {
+        let Some(slot) = self.ios.get(id) else {
             return;
         };
         let range = slot.request.changes().or(slot.request.reads());
-        match (slot.phase, slot.request) {
+        match (slot.phase(), slot.request) {
             (Phase::Held, _) if range.is_some_and(|range| self.has_lost(range)) => {
                 self.finish(id, Outcome::CutShort);
             }
@@ -173,8 +88,8 @@ impl Mirror {
                 self.startup.needs_write = true;
                 self.outputs.wake();
             }
-            (Phase::Held, request) if self.is_first(slot.place) || has(Bug::Overtaking) => {
-                self.phase(id, Phase::Dirtying);
+            (Phase::Held, request) if self.ios.may_begin(slot.place) || has(Bug::Overtaking) => {
+                self.ios.set_phase(id, Phase::Dirtying);
                 self.mark_dirty(request.changes());
                 self.send_if_durable(id);
             }
@@ -194,21 +109,21 @@ impl Mirror {
         // A write of the owner before us may yet come.
         let late = |region| self.log.is_dirty(region);
         let reading = self.startup.is_reading();
-        if self.holds_changes() && (reading || self.regions(range).any(late)) {
+        if self.holds_changes() && (reading || self.state.geometry.regions_in(range).any(late)) {
             return false;
         }
         let differs = |region| self.diverged.has(region);
-        !unknown && (self.diverged.is_empty() || !self.regions(range).any(differs))
+        !unknown && (self.diverged.is_empty() || !self.state.geometry.regions_in(range).any(differs))
     }
 
     /// Sends a change whose dirty bits are durable.
     pub(super) fn send_if_durable(&mut self, id: u32) {
-        if let Some(slot) = self.io(id)
-            && slot.phase == Phase::Dirtying
+        if let Some(slot) = self.ios.get(id)
+            && slot.phase() == Phase::Dirtying
             && let Some(range) = slot.request.changes()
         {
             let durable = |region| self.log.is_durable(region);
-            if self.regions(range).all(durable) || has(Bug::DataBeforeIntent) {
+            if self.state.geometry.regions_in(range).all(durable) || has(Bug::DataBeforeIntent) {
                 match self.without_legs(slot.request) {
                     Some(outcome) => self.finish(id, outcome),
                     None => self.send(id, self.legs.writable()),
@@ -217,14 +132,10 @@ impl Mirror {
         }
     }
 
-    pub(super) fn phase(&mut self, id: u32, phase: Phase) {
-        self.expect_io(id).phase = phase;
-    }
-
     /// Sends a change or a flush to `legs`.
     fn send(&mut self, id: u32, legs: Legs) {
-        let slot = self.expect_io(id);
-        slot.phase = Phase::Legs;
+        self.ios.set_phase(id, Phase::Legs);
+        let slot = self.ios.expect(id);
         slot.round = Round::of(legs);
         let request = slot.request;
         for leg in legs.iter() {
@@ -234,7 +145,7 @@ impl Mirror {
     }
 
     pub(super) fn io_done(&mut self, id: u32, leg: u8, outcome: Outcome) {
-        let Some(slot) = self.io_mut(id) else {
+        let Some(slot) = self.ios.get_mut(id) else {
             return;
         };
         if !slot.round.ends(leg, outcome) {
@@ -266,18 +177,18 @@ impl Mirror {
             return self.all_failed(id, round);
         };
         let heals = self.bad.count_heals(false);
-        if let (Some(slot), Request::Flush) = (self.io_mut(id), slot.request) {
+        if let (Some(slot), Request::Flush) = (self.ios.get_mut(id), slot.request) {
             slot.heals = heals;
         }
         self.leave(round);
-        self.phase(id, Phase::Leaving);
+        self.ios.set_phase(id, Phase::Leaving);
         self.finish_change(id);
     }
 
     /// No leg in sync could write a change, all by medium errors: no copy is better, so none
     /// leaves.
     fn all_failed(&mut self, id: u32, round: Round) {
-        if let Some(range) = self.io(id).and_then(|slot| slot.request.changes()) {
+        if let Some(range) = self.ios.get(id).and_then(|slot| slot.request.changes()) {
             self.mark_diverged(range);
         }
         self.leave_but_last(Round {
@@ -289,7 +200,7 @@ impl Mirror {
 
     /// Ends a change or flush once all legs have it that are in sync by a committed superblock.
     pub(super) fn finish_change(&mut self, id: u32) {
-        let Some(slot) = self.io(id) else {
+        let Some(slot) = self.ios.get(id) else {
             return;
         };
         let round = slot.round;
@@ -331,8 +242,7 @@ impl Mirror {
     }
 
     pub(super) fn finish(&mut self, id: u32, outcome: Outcome) {
-        let slot = self.slots[id].take();
-        let slot = slot.unwrap_or_else(|| unreachable!("I/O {id} ends twice"));
+        let slot = self.ios.end(id);
         let outcome = match slot.request {
             Request::Flush => self.with_loss(outcome),
             _ => outcome,
@@ -348,41 +258,33 @@ impl Mirror {
         }
     }
 
-    /// Whether no change before it overlaps one.
-    pub(super) fn is_first(&self, place: Option<Place>) -> bool {
-        place.is_none_or(|place| self.order.may_begin(place))
-    }
-
     /// Gives up a place; changes that waited for it go on.
     ///
     /// These may end at once, and release others: the outermost call starts these as well, so
     /// the depth of the stack does not depend on how many wait.
     pub(super) fn release(&mut self, place: Place) {
-        self.order.withdraw(place);
-        if core::mem::replace(&mut self.is_releasing, true) {
-            return;
+        if !self.ios.withdraw(place) {
+            return; // an outer call starts them
         }
-        while let Some(begun) = self.order.poll_begun() {
-            let other = begun.owner as u32;
-            match (other as usize).checked_sub(self.config.ios) {
-                None => self.advance_io(other),
-                Some(job) => self.start_piece(job as u8),
+        while let Some(turn) = self.ios.next_turn() {
+            match turn {
+                Turn::Io(id) => self.advance_io(id),
+                Turn::Copy(job) => self.start_piece(job),
             }
         }
-        self.is_releasing = false;
     }
 
     /// Tries all waiting I/O again.
     pub(super) fn resume_waiting(&mut self) {
-        for id in 0..self.config.ios as u32 {
+        for id in 0..self.ios.capacity() {
             self.advance_io(id);
         }
     }
 
     /// Ends all I/O for which `ends` holds.
     pub(super) fn finish_where(&mut self, outcome: Outcome, ends: impl Fn(&Self, &Slot) -> bool) {
-        for id in 0..self.config.ios as u32 {
-            if self.io(id).is_some_and(|slot| ends(self, &slot)) {
+        for id in 0..self.ios.capacity() {
+            if self.ios.get(id).is_some_and(|slot| ends(self, &slot)) {
                 self.finish(id, outcome);
             }
         }

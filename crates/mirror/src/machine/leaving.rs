@@ -43,9 +43,9 @@ impl Mirror {
         self.resync_flushed(leg, gone);
         self.stop_flushed(leg, gone);
         self.copy_without(leg);
-        for id in 0..self.config.ios as u32 {
+        for id in 0..self.ios.capacity() {
             let changes = |slot: super::Slot| slot.request.reads().is_none();
-            if self.io(id).is_some_and(changes) {
+            if self.ios.get(id).is_some_and(changes) {
                 self.io_done(id, leg, gone);
             }
         }
@@ -61,7 +61,7 @@ impl Mirror {
         }
         let flushes = match ticket.work {
             Work::Io(id) => {
-                let slot = self.io(id);
+                let slot = self.ios.get(id);
                 slot.is_some_and(|slot| slot.request == Request::Flush)
             }
             Work::ClearCold | Work::Resync | Work::Heal | Work::Stop | Work::Rebuilt => true,
@@ -207,7 +207,7 @@ impl Mirror {
     pub(super) fn is_flush_or_heartbeat(&self, ticket: Ticket) -> bool {
         match ticket.work {
             Work::Io(id) => {
-                let slot = self.io(id);
+                let slot = self.ios.get(id);
                 slot.is_none_or(|slot| slot.request == Request::Flush)
             }
             Work::ClearCold
@@ -227,7 +227,7 @@ impl Mirror {
         };
         let range = match ticket.work {
             Work::Io(id) => {
-                let slot = self.io(id);
+                let slot = self.ios.get(id);
                 slot.and_then(|slot| slot.request.changes().or(slot.request.reads()))
             }
             Work::Copy(job) => {

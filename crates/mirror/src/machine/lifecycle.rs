@@ -12,12 +12,13 @@ use super::bad::Bad;
 use super::commit::SuperblockUpdate;
 use super::copy::Copies;
 use super::dirty_log::DirtyLog;
-use super::io::Phase;
+use super::requests::Phase;
 use super::leg::{Cut, Leg, LegState, LegTable, Stale};
 use super::legs::{Legs, Round, Work};
 use super::loss::Loss;
 use super::outputs::Outputs;
 use super::planted;
+use super::requests::Requests;
 use super::resync::Diverged;
 use super::startup::{StartState, Startup};
 use super::unreadable::Unreadable;
@@ -29,9 +30,6 @@ use crate::superblock::EntryState;
 use crate::{Name, Properties, Superblock};
 use alloc::boxed::Box;
 use block::Outcome;
-
-use block::SlotMap;
-use block::order::ChangeOrder;
 
 /// Whether the host has recorded the lineage, by which the next start knows a leg that has every
 /// acknowledged write ([`degraded`](crate::assembly::degraded)).
@@ -68,7 +66,7 @@ impl Mirror {
     /// Begins to run what was assembled.
     pub fn start(start: &Start<'_>, mut ownership: Ownership, config: Config, now_ns: u64) -> Self {
         let (assembly, state) = (start.assembly, start.assembly.next);
-        let (jobs, ios) = (config.copies.into(), config.ios);
+        let jobs = config.copies.into();
         ownership.begin(assembly.read_only, now_ns);
         Self {
             config,
@@ -93,9 +91,7 @@ impl Mirror {
             sequence: state.sequence,
             unverified_until_ns: 0,
             log: DirtyLog::new(state.geometry.regions()),
-            slots: SlotMap::new(ios as u32),
-            order: ChangeOrder::new(ios + jobs),
-            is_releasing: false,
+            ios: Requests::new(&config),
             copies: Copies::new(jobs, config.speed, now_ns),
             diverged: Diverged::new(state.geometry.regions()),
             rescue_reported_until_ns: 0,
@@ -397,7 +393,7 @@ impl Mirror {
         // Nothing was written of a lineage that may never be recorded.
         if self.update.is_broken() || self.waits_for_lineage_record() {
             // I/O that waits for what will not come.
-            self.finish_where(Outcome::PathError, |_, slot| match slot.phase {
+            self.finish_where(Outcome::PathError, |_, slot| match slot.phase() {
                 Phase::Leaving => slot.request.reads().is_some(),
                 phase => phase == Phase::Held,
             });
@@ -408,7 +404,7 @@ impl Mirror {
                 | StartState::FirstGeneration { .. }
                 | StartState::WritingBitmaps
         );
-        let busy = self.ios().next().is_some()
+        let busy = self.ios.iter().next().is_some()
             || self.copies.jobs.iter().any(Option::is_some)
             || self.outputs.has_busy_leg()
             || !self.update.is_idle()

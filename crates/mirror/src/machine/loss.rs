@@ -13,7 +13,7 @@
 //! mirror starts anew before it is durable that they are stale. So a read of ranges with unflushed
 //! changes is held until that is durable, and fails where it can't be: else a reader would see the
 //! state before, and later the lost data.
-use super::io::Phase;
+use super::requests::Phase;
 use super::legs::{Ticket, Work};
 use super::{Mirror, Output, Request};
 use block::Outcome;
@@ -79,15 +79,15 @@ impl Mirror {
 
     /// Repeats a leg's parts of changes that have not ended: it may have lost those too.
     fn repeat_changes(&mut self, leg: u8) {
-        for id in 0..self.config.ios as u32 {
-            let Some(slot) = self.io_mut(id) else {
+        for id in 0..self.ios.capacity() {
+            let Some(slot) = self.ios.get_mut(id) else {
                 continue;
             };
             if slot.request.changes().is_some() && slot.round.done.has(leg) {
-                slot.phase = Phase::Legs;
                 slot.round.done.remove(leg);
                 slot.round.waits.add(leg);
                 let request = slot.request;
+                self.ios.set_phase(id, Phase::Legs);
                 let ticket = self.outputs.ticket(leg, Work::Io(id));
                 self.outputs.push(Output::Leg(ticket, request));
             }
@@ -109,7 +109,7 @@ impl Mirror {
     /// Whether others than those in sync now may be in sync at the next start, and have more there.
     fn may_come_back(&self, range: Range) -> bool {
         let others = !self.required.without(self.legs.in_sync()).is_empty() && !self.read_only;
-        self.loss.poorer && others && self.regions(range).any(|it| self.log.is_dirty(it))
+        self.loss.poorer && others && self.state.geometry.regions_in(range).any(|it| self.log.is_dirty(it))
     }
 
     /// Ends a read, or holds it.
@@ -117,17 +117,15 @@ impl Mirror {
         if !self.may_come_back(range) {
             return self.finish(id, Outcome::Done);
         }
-        let tries = self.loss.tries;
-        if let Some(slot) = self.io_mut(id) {
-            (slot.phase, slot.tries) = (Phase::Leaving, tries);
-        }
+        self.ios.set_phase(id, Phase::Leaving);
+        self.ios.expect(id).tries = self.loss.tries;
         self.startup.needs_write = true;
         self.outputs.wake();
     }
 
     /// Ends a held read once it is durable which legs left, or an update has failed since.
     pub(super) fn finish_held_read(&mut self, id: u32) {
-        let Some(slot) = self.io(id) else {
+        let Some(slot) = self.ios.get(id) else {
             return;
         };
         let Request::Read(range) = slot.request else {

@@ -239,7 +239,7 @@ impl Mirror {
             Output::Done(io, _) => return self.outputs.push(Output::Done(io, outcome)),
             Output::Read(io, ..) => {
                 // One that waited for its turn ended with the loss of the mirror (`end_all`).
-                if self.io(io).is_some() {
+                if self.ios.get(io).is_some() {
                     self.finish(io, outcome);
                 }
                 return;
@@ -289,7 +289,7 @@ impl Mirror {
 
     /// A read that no leg may serve just now waits.
     pub(super) fn reads_wait(&mut self, io: u32, legs: Legs) -> bool {
-        let slot = self.io(io);
+        let slot = self.ios.get(io);
         let waits = legs.without(self.ownership.leases.lapsed()).is_empty() && !legs.is_empty();
         if let Some(slot) = slot.filter(|it| waits && it.request.reads().is_some()) {
             self.outputs.push(Output::Read(io, slot.piece, legs));
@@ -324,7 +324,7 @@ impl Mirror {
     /// Repeats a withdrawn part of a user's I/O; a read goes to any leg that may serve it.
     fn io_again(&mut self, id: u32, leg: u8, gave_up: bool) -> bool {
         let told = self.times_given_up();
-        let slot = self.io_mut(id);
+        let slot = self.ios.get_mut(id);
         let Some(slot) = slot.filter(|slot| slot.round.waits.has(leg)) else {
             return false;
         };

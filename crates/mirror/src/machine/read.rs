@@ -13,7 +13,7 @@
 //! The pieces of a read go one after the other. Their failures are not counted again. While a leg
 //! returns, until its superblocks and bitmap are read, it serves no read: one that no other leg can
 //! serve fails then.
-use super::io::{Phase, Slot};
+use super::requests::{Phase, Slot};
 use super::legs::{Legs, Round, Ticket, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, Output, Request};
@@ -48,8 +48,8 @@ impl Slot {
 impl Mirror {
     /// Legs that may serve a read which waits for one to be chosen.
     pub fn readers(&self, io: u32) -> Legs {
-        match self.io(io) {
-            Some(slot) if slot.phase == Phase::Choosing => self
+        match self.ios.get(io) {
+            Some(slot) if slot.phase() == Phase::Choosing => self
                 .readers_of(&slot)
                 .without(self.ownership.leases.lapsed()),
             _ => Legs::default(),
@@ -62,18 +62,17 @@ impl Mirror {
         if !self.readers(io).has(leg) {
             return None;
         }
-        if let Some(slot) = self.io_mut(io) {
-            slot.brief = wait == Wait::Briefly;
-            slot.phase = Phase::Legs;
-            slot.round.waits.add(leg);
-        }
+        self.ios.set_phase(io, Phase::Legs);
+        let slot = self.ios.expect(io);
+        slot.brief = wait == Wait::Briefly;
+        slot.round.waits.add(leg);
         Some(self.outputs.ticket(leg, Work::Io(io)))
     }
 
     /// No leg may serve a read any more that waits for one to be chosen: it ends.
     pub fn no_reader(&mut self, io: u32) {
-        let slot = self.io(io);
-        if let Some(slot) = slot.filter(|slot| slot.phase == Phase::Choosing)
+        let slot = self.ios.get(io);
+        if let Some(slot) = slot.filter(|slot| slot.phase() == Phase::Choosing)
             && !self.reads_wait(io, self.readers_of(&slot))
             && self.readers_of(&slot).is_empty()
         {
@@ -98,7 +97,9 @@ impl Mirror {
             && !self.ownership.is_lost()
             && !self.has_lost(range)
             && !self
-                .regions(range)
+                .state
+                .geometry
+                .regions_in(range)
                 .any(|region| self.unreadable.has(region))
             && self
                 .ownership
@@ -153,7 +154,7 @@ impl Mirror {
     }
 
     pub(super) fn read_done(&mut self, id: u32, leg: u8, range: Range, outcome: Outcome) {
-        let Some(slot) = self.io(id) else {
+        let Some(slot) = self.ios.get(id) else {
             return;
         };
         // A leg that has left may have lost acknowledged writes: another path to it returns older
@@ -181,7 +182,7 @@ impl Mirror {
         };
         let others = !self.readers_of(&slot).is_empty();
         let bad = outcome == Outcome::MediaError;
-        if let Some(slot) = self.io_mut(id) {
+        if let Some(slot) = self.ios.get_mut(id) {
             if bad {
                 slot.unreadable.add(leg);
             }
@@ -207,7 +208,7 @@ impl Mirror {
     /// any.
     fn once_more(&mut self, id: u32) -> bool {
         let up = self.legs.in_sync();
-        let Some(slot) = self.io_mut(id) else {
+        let Some(slot) = self.ios.get_mut(id) else {
             return false;
         };
         let again = core::mem::take(&mut slot.silent).both(up);
@@ -217,14 +218,12 @@ impl Mirror {
 
     /// Offers the next piece of a read to the legs that may serve it.
     pub(super) fn offer_read(&mut self, id: u32) {
-        self.phase(id, Phase::Choosing);
-        let Some(mut slot) = self.io(id) else {
-            return;
-        };
+        self.ios.set_phase(id, Phase::Choosing);
+        let mut slot = *self.ios.expect(id);
         let (piece, fit) = self.bad.fitted(slot.piece, self.readers_of_any(&slot));
         if !fit.is_empty() {
             slot.piece = piece;
-            self.slots[id] = Some(slot);
+            *self.ios.expect(id) = slot;
         }
         let from = self.readers_of(&slot);
         match from.is_empty() {
@@ -235,7 +234,7 @@ impl Mirror {
 
     /// A piece was read: the next one follows, or the read ends.
     fn piece_read(&mut self, id: u32, range: Range) {
-        let Some(slot) = self.io_mut(id) else {
+        let Some(slot) = self.ios.get_mut(id) else {
             return;
         };
         slot.bad = slot.bad.without(slot.unreadable);
@@ -253,8 +252,8 @@ impl Mirror {
 
     /// Cuts a piece that no leg could read. Returns whether smaller ones may be read.
     fn cut(&mut self, id: u32, range: Range) -> bool {
-        let block = self.block_bytes();
-        let Some(slot) = self.io(id) else {
+        let block = self.state.geometry.block_bytes();
+        let Some(slot) = self.ios.get(id) else {
             return false;
         };
         let bytes = slot.piece.end - slot.piece.start;
@@ -270,7 +269,7 @@ impl Mirror {
         let several = self.readers_of_any(&cut).count() > 1 || self.has_spares_in(slot.piece);
         let may = several && !self.readers_of(&cut).is_empty();
         if may {
-            self.slots[id] = Some(cut);
+            *self.ios.expect(id) = cut;
         }
         may
     }
@@ -280,8 +279,8 @@ impl Mirror {
         if self.legs.rebuilding().is_empty() && self.legs.verified().is_empty() {
             return false;
         }
-        self.regions(range).any(|region| {
-            let region = self.bytes_of(region);
+        self.state.geometry.regions_in(range).any(|region| {
+            let region = self.committed.geometry.bytes_of(region);
             let part = Range {
                 start: region.start.max(range.start),
                 end: region.end.min(range.end),
@@ -289,10 +288,6 @@ impl Mirror {
             let spares = self.rebuilt_spares(part);
             !spares.with(self.waiting_spares(part)).is_empty()
         })
-    }
-
-    pub(super) fn block_bytes(&self) -> u64 {
-        1 << self.state.geometry.block_shift
     }
 
     /// Counts a failed read of a leg; with too many it leaves.

@@ -138,7 +138,7 @@ impl Mirror {
 
     /// Legs may differ in these bytes, although no crash was between.
     pub(super) fn mark_diverged(&mut self, range: Range) {
-        for region in self.regions(range) {
+        for region in self.state.geometry.regions_in(range) {
             if self.legs.in_sync().count() > 1 {
                 self.diverged.mark(region, self.now_ns);
             }

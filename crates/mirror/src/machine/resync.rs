@@ -5,7 +5,7 @@
 //! lost with a cache would leave older data (T13). A single leg in sync differs from none, but
 //! flushes the copies that it got. Reads of such regions wait until then.
 use super::copy::{Job, Kind};
-use super::io::Phase;
+use super::requests::Phase;
 use super::legs::{Round, Work};
 use super::lifecycle::COPY_PAUSE_NS;
 use super::{Mirror, News, Request, Resync};
@@ -203,7 +203,7 @@ impl Mirror {
         }
         self.copies.pause_ns = self.now_ns.saturating_add(COPY_PAUSE_NS);
         self.finish_where(outcome, |it, slot| match slot.request {
-            Request::Read(range) => slot.phase == Phase::Held && !it.may_be_read(range),
+            Request::Read(range) => slot.phase() == Phase::Held && !it.may_be_read(range),
             _ => false,
         });
     }
@@ -229,7 +229,7 @@ impl Mirror {
         let left = self.diverged.count - self.diverged.copied.len() as u64;
         let waits = |slot: &super::Slot| matches!(slot.request, Request::Read(_));
         let enough = self.diverged.copied.len() >= FLUSH_BATCH || left == 0;
-        if enough || self.ios().any(waits) {
+        if enough || self.ios.iter().any(waits) {
             self.diverged.flushing.append(&mut self.diverged.copied);
             self.flush_copied();
         }

@@ -321,7 +321,7 @@ impl Mirror {
         it.bad_full = None;
         it.since_event = self.state.event;
         // An old flush covers all of what it has.
-        for slot in self.slots.values_mut().flatten() {
+        for slot in self.ios.iter_mut() {
             let waits = slot.round.waits.has(leg);
             if slot.request == super::Request::Flush && !waits {
                 slot.round.failed.remove(leg);

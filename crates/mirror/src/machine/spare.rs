@@ -189,7 +189,7 @@ impl Mirror {
         // Its lease, of when it was in sync, is over; that is no matter any more.
         self.ownership.leases.forget_lapse(leg);
         if !was_verified {
-            self.retry_unreadable(|it, region| it.waiting_spares(it.bytes_of(region)).has(leg));
+            self.retry_unreadable(|it, region| it.waiting_spares(it.committed.geometry.bytes_of(region)).has(leg));
         }
         self.outputs.wake();
     }
@@ -253,7 +253,7 @@ impl Mirror {
             Some(EntryState::Stale(lack)) => lack.position,
             _ => 0,
         };
-        let lacks = |missed: &Bitmap| self.regions(range).any(|region| missed.is_set(region));
+        let lacks = |missed: &Bitmap| self.state.geometry.regions_in(range).any(|region| missed.is_set(region));
         let missed = self.legs.get(leg).and_then(Leg::missed);
         let has_all = missed.is_some_and(|missed| !lacks(missed));
         has_all && range.end <= said && self.may_be_verified(leg) && !self.bad.is_bad(leg, range)
@@ -265,7 +265,7 @@ impl Mirror {
         let leg = ticket.leg;
         let reads = match ticket.work {
             Work::Io(id) => {
-                let slot = self.io(id);
+                let slot = self.ios.get(id);
                 slot.is_some_and(|slot| slot.request.reads().is_some())
             }
             Work::Copy(job) => {

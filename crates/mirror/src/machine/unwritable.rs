@@ -14,7 +14,7 @@
 use super::Mirror;
 use super::bad::Recorded;
 use super::copy::{Job, PIECE_MIN};
-use super::io::Phase;
+use super::requests::Phase;
 use super::legs::{Legs, Round};
 use super::lifecycle::Stop;
 use block::Outcome;
@@ -75,7 +75,7 @@ impl Mirror {
         // The others have flushed blocks that are bad on a leg before the change is acknowledged.
         let is_bad = !self.bad.legs_in(self.legs.writable(), range).is_empty();
         let heals = self.bad.count_heals(is_bad);
-        if let Some(slot) = self.io_mut(id) {
+        if let Some(slot) = self.ios.get_mut(id) {
             slot.round = round;
             slot.recorded = slot.recorded.with(bad);
             slot.heals = heals;
@@ -115,7 +115,7 @@ impl Mirror {
             // The last leg in sync can't flush: I/O that waits for that fails.
             let outcome = round.outcome.unwrap_or(Outcome::PathError);
             self.finish_where(outcome, |it, slot| {
-                let waits = slot.phase == Phase::Leaving && slot.request.reads().is_none();
+                let waits = slot.phase() == Phase::Leaving && slot.request.reads().is_none();
                 waits && it.bad.holds(slot, &it.legs, [&it.committed, &it.state])
             });
         }
