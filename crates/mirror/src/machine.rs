@@ -14,7 +14,8 @@
 //! * `change`: legs that are added and removed; `grow`: a larger size; `unwritable`: blocks that a
 //!   leg could not write; `bad`: their record
 //! * `copy`: copies between legs under a lock; `resync`: diverged regions; `pace`: the speed of
-//!   copies; `check`: comparison of all legs
+//!   copies; `check`, `checks`: comparison of all
+//!   legs
 //! * `types`: requests, outputs, news; `planted`: planted bugs
 //!
 //! # Contract
@@ -51,6 +52,7 @@ mod accept;
 mod bad;
 mod change;
 mod check;
+mod checks;
 mod commit;
 mod confirmed;
 mod copy;
@@ -90,7 +92,7 @@ pub use types::{Config, LegFacts, News, Output, Pages, Request, Resync, Start};
 
 use accept::{Acceptance, Accepting};
 use bad::Bad;
-use check::Check;
+use checks::Checks;
 use commit::SuperblockUpdate;
 use copy::Copies;
 use dirty_log::DirtyLog;
@@ -151,8 +153,7 @@ pub struct Mirror {
     /// A read of a spare is not reported again until then.
     rescue_reported_until_ns: u64,
     bad: Bad,
-    check: Option<Check>,
-    report: CheckReport,
+    checks: Checks,
     errors_halved_ns: u64,
     outputs: Outputs,
 }

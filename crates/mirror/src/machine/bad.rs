@@ -9,11 +9,11 @@
 //! # Limits
 //! [`Config::bad_ranges`](super::Config::bad_ranges) and
 //! [`Config::bad_bytes`](super::Config::bad_bytes) of one leg, and [`RANGES_MAX`] of all legs.
-use super::requests::Slot;
 use super::leg::{Leg, LegTable};
 use super::legs::{Legs, Round, SLOTS, Work};
 use super::outputs::Outputs;
 use super::planted::{Bug, has};
+use super::requests::Slot;
 use super::{Config, News, Request};
 use crate::Superblock;
 use crate::bad::BadKind::{LastCopy, Unwritten};

@@ -147,10 +147,10 @@ impl Checks {
         }
     }
 
-    /// So many bytes were compared.
-    pub fn add_compared(&mut self, bytes: u64) {
-        if let Some(check) = &mut self.check {
-            check.report.bytes += bytes;
+    /// A range was compared, if two legs are in sync.
+    pub fn add_compared(&mut self, range: Range, in_sync: Legs) {
+        if let Some(check) = self.check.as_mut().filter(|_| in_sync.count() > 1) {
+            check.report.bytes += range.end - range.start;
         }
     }
 
@@ -180,15 +180,8 @@ impl Checks {
         }
     }
 
-    /// A leg was compared with the piece of a job. `counts`: differences are none of the check's
-    /// otherwise.
-    pub fn add_result(
-        &mut self,
-        job: u8,
-        leg: u8,
-        differs: Result<Option<Range>, Outcome>,
-        counts: bool,
-    ) {
+    /// A leg was compared with the piece of a job.
+    pub fn add_result(&mut self, job: u8, leg: u8, differs: Result<Option<Range>, Outcome>) {
         let Some(check) = &mut self.check else {
             return; // it has ended meanwhile
         };
@@ -209,7 +202,6 @@ impl Checks {
                 }
             }
         }
-        let _ = counts;
         check.differ[usize::from(job)].add(leg);
     }
 

@@ -14,11 +14,12 @@
 //! [`CUTS_MAX`] pieces of a job are cut into blocks. One job less than there are buffers, and as
 //! many once a leg that left has some; one per region. [`REPAIRS_MAX`] ranges wait to be repaired;
 //! further ones are found by the next read that fails.
-use super::requests::Phase;
+use super::checks::Part;
 use super::legs::{Legs, Round, Work};
 use super::lifecycle::COPY_PAUSE_NS;
 use super::pace::{Pace, Speed};
 use super::planted::{Bug, has};
+use super::requests::Phase;
 use super::{Mirror, News, Output, Request};
 use crate::bad::BadKind;
 use alloc::collections::VecDeque;
@@ -190,7 +191,10 @@ impl Mirror {
     /// Returns the kind and range of the next copy of a job.
     fn next_copy(&mut self, job: usize) -> Option<(Kind, Range)> {
         if let Some(region) = self.waited_for() {
-            return Some((Kind::Resync(region), self.committed.geometry.bytes_of(region)));
+            return Some((
+                Kind::Resync(region),
+                self.committed.geometry.bytes_of(region),
+            ));
         }
         if let Some((leg, range)) = self.copies.repairs.pop_front() {
             return Some((Kind::Repair(leg), range));
@@ -208,17 +212,33 @@ impl Mirror {
                 self.copies.idle = true;
                 return None;
             }
-            Some(region) => (Kind::Resync(region), self.committed.geometry.bytes_of(region)),
+            Some(region) => (
+                Kind::Resync(region),
+                self.committed.geometry.bytes_of(region),
+            ),
             None if !self.diverged.is_empty() => {
                 self.copies.idle = true;
                 return None;
             }
             None => match self.next_to_rebuild() {
-                Some(region) => (Kind::Rebuild(region), self.committed.geometry.bytes_of(region)),
+                Some(region) => (
+                    Kind::Rebuild(region),
+                    self.committed.geometry.bytes_of(region),
+                ),
                 None => {
-                    let next = self.next_to_check(job);
+                    let checks = |job: &Job| job.kind == Kind::Check && !job.is_over();
+                    let is_busy = self.copies.jobs.iter().flatten().any(checks);
+                    let (geometry, in_sync) = (&self.committed.geometry, self.legs.in_sync());
+                    let out = &mut self.outputs;
+                    let next = self
+                        .checks
+                        .next(job, geometry.regions(), in_sync, is_busy, out);
                     self.copies.idle = next.is_none();
-                    (Kind::Check, next?)
+                    let range = match next? {
+                        Part::Region(region) => geometry.bytes_of(region),
+                        Part::Rest(range) => range,
+                    };
+                    (Kind::Check, range)
                 }
             },
         };
@@ -228,8 +248,9 @@ impl Mirror {
 
     /// When the next copy may begin, if one waits for a time.
     pub(super) fn copies_at(&self) -> u64 {
-        let idle =
-            self.diverged.is_empty() && self.legs.rebuilding().is_empty() && !self.is_checking();
+        let idle = self.diverged.is_empty()
+            && self.legs.rebuilding().is_empty()
+            && !self.checks.is_running();
         let full = self.free_job().is_none();
         if self.flushes_alone_later() {
             return self.copies.pause_ns;
@@ -353,7 +374,7 @@ impl Mirror {
             Kind::Resync(_) => job.anew || self.legs.in_sync().count() < 2,
             Kind::Rebuild(_) => job.anew || job.targets.is_empty(),
             Kind::Repair(leg) => !self.may_repair(leg, job.range),
-            Kind::Check => self.check.is_none(),
+            Kind::Check => !self.checks.is_begun(),
         };
         let waits = matches!(job.kind, Kind::Resync(_)) && self.ios.iter().next().is_some();
         if useless || self.is_stopping() && !waits || self.ownership.is_lost() {
@@ -405,7 +426,7 @@ impl Mirror {
     }
 
     fn read_piece(&mut self, number: u8) {
-        let (up, counts) = (self.legs.in_sync(), self.checked_from());
+        let (up, counts) = (self.legs.in_sync(), self.checks.reference());
         let job = *self.expect_job(number);
         let spares = self.spares_of(&job, job.tried);
         let from = up.without(job.tried);
@@ -456,7 +477,7 @@ impl Mirror {
         let job = *job;
         match job.kind {
             Kind::Rebuild(_) => self.copy_has_no_source(&job),
-            Kind::Check => self.check_skips_all(),
+            Kind::Check => self.checks.add_skipped(self.legs.in_sync()),
             Kind::Resync(_) | Kind::Repair(_) => {}
         }
         self.piece_over(number);
@@ -480,7 +501,12 @@ impl Mirror {
         } else {
             self.expect_job(number).lossy = true;
             if kind == Kind::Check {
-                self.check_unreadable(piece);
+                // A repair has it rewritten where a leg that is not in sync has it.
+                let repairs = self.checks.add_unreadable();
+                if repairs && !self.spares(piece, Legs::default()).is_empty() {
+                    let in_sync = self.legs.in_sync();
+                    in_sync.iter().for_each(|leg| self.repair(leg, piece));
+                }
             } else {
                 let reads_spares = matches!(kind, Kind::Rebuild(_) | Kind::Repair(_));
                 self.note_unreadable(piece, reads_spares && self.returns_with(piece, job.tried));
@@ -501,7 +527,10 @@ impl Mirror {
 
     /// Bytes of the pieces that the piece of a job is cut into; `None`: it is not.
     pub(super) fn smaller_unit(&self, job: &Job) -> Option<u64> {
-        let (bytes, block) = (job.piece.end - job.piece.start, self.state.geometry.block_bytes());
+        let (bytes, block) = (
+            job.piece.end - job.piece.start,
+            self.state.geometry.block_bytes(),
+        );
         match bytes > PIECE_MIN.max(block) {
             true => Some(PIECE_MIN.max(block)),
             false => (bytes > block && job.cuts < CUTS_MAX).then_some(block),
@@ -593,7 +622,7 @@ impl Mirror {
             return;
         }
         if repairs {
-            self.repaired(round.done);
+            self.checks.add_repaired(round.done);
         }
         self.piece_over(number);
     }
@@ -615,7 +644,7 @@ impl Mirror {
             Kind::Repair(leg) => up.both(Legs::one(leg)).without(Legs::one(source)),
             Kind::Check => {
                 let bad = self.bad.legs_in(up, piece);
-                self.check_skips(number, bad);
+                self.checks.skip(number, bad);
                 let others = up.without(Legs::one(source));
                 self.expect_job(number).round = Round::of(others.without(bad));
                 return self.compare_next(number);
@@ -665,7 +694,10 @@ impl Mirror {
                 let output = Output::Compare(ticket, number, piece);
                 self.outputs.push(output);
             }
-            None => self.compared_all(number),
+            None => {
+                let targets = self.checks.take_targets(number);
+                self.write_to(number, targets.both(up));
+            }
         }
     }
 
@@ -693,7 +725,7 @@ impl Mirror {
                 self.outputs.news(News::Repaired(leg, job.range));
             }
             Kind::Repair(_) => {}
-            Kind::Check => self.checked(job.range),
+            Kind::Check => self.checks.add_compared(job.range, self.legs.in_sync()),
         }
     }
 
@@ -702,6 +734,6 @@ impl Mirror {
         for job in self.copies.jobs.iter_mut().flatten() {
             job.targets.remove(leg);
         }
-        self.check_without(leg);
+        self.checks.leg_left(leg, &mut self.outputs);
     }
 }

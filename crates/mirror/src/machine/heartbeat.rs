@@ -13,10 +13,10 @@
 //! [`News::Lapsed`] was reported. A process that stands still between reading the clock and issuing
 //! an I/O issues it afterwards; therefore [`start_before_ns`](Mirror::start_before_ns) is asked
 //! directly before it is started on a device (T49).
-use super::requests::Phase;
 use super::legs::{Legs, Ticket, Work};
 use super::lifecycle::Stop;
 use super::planted::{Bug, has};
+use super::requests::Phase;
 use super::{Mirror, News, Output};
 use crate::Superblock;
 use crate::copies::{Chosen, NoLeg};

@@ -113,7 +113,8 @@ impl Mirror {
             return false;
         }
         let differs = |region| self.diverged.has(region);
-        !unknown && (self.diverged.is_empty() || !self.state.geometry.regions_in(range).any(differs))
+        !unknown
+            && (self.diverged.is_empty() || !self.state.geometry.regions_in(range).any(differs))
     }
 
     /// Sends a change whose dirty bits are durable.

@@ -290,8 +290,9 @@ impl Mirror {
             && job.kind == Kind::Check
         {
             let (start, end) = (job.range.start, job.range.end);
-            self.checked(Range { start, end: from });
-            self.check_again(number, Range { start: from, end });
+            let compared = Range { start, end: from };
+            self.checks.add_compared(compared, self.legs.in_sync());
+            self.checks.leave_rest(number, Range { start: from, end });
         }
         self.end_job(number);
     }

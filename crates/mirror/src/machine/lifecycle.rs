@@ -9,20 +9,21 @@
 //! bits cleared as far as possible, a last generation, no owner.
 use super::accept::Accepting;
 use super::bad::Bad;
+use super::checks::Checks;
 use super::commit::SuperblockUpdate;
 use super::copy::Copies;
 use super::dirty_log::DirtyLog;
-use super::requests::Phase;
 use super::leg::{Cut, Leg, LegState, LegTable, Stale};
 use super::legs::{Legs, Round, Work};
 use super::loss::Loss;
 use super::outputs::Outputs;
 use super::planted;
+use super::requests::Phase;
 use super::requests::Requests;
 use super::resync::Diverged;
 use super::startup::{StartState, Startup};
 use super::unreadable::Unreadable;
-use super::{Changes, CheckReport, Config, Mirror, News, Start};
+use super::{Changes, Config, Mirror, News, Start};
 use crate::assembly::degraded::Record;
 use crate::assembly::{Role, Why};
 use crate::ownership::Ownership;
@@ -97,8 +98,7 @@ impl Mirror {
             rescue_reported_until_ns: 0,
             bad: Bad::new(&state, &config),
             unreadable: Unreadable::new(state.geometry.regions()),
-            check: None,
-            report: CheckReport::default(),
+            checks: Checks::default(),
             errors_halved_ns: now_ns,
             outputs: Outputs::new(),
         }

@@ -13,8 +13,8 @@
 //! mirror starts anew before it is durable that they are stale. So a read of ranges with unflushed
 //! changes is held until that is durable, and fails where it can't be: else a reader would see the
 //! state before, and later the lost data.
-use super::requests::Phase;
 use super::legs::{Ticket, Work};
+use super::requests::Phase;
 use super::{Mirror, Output, Request};
 use block::Outcome;
 use block::Range;
@@ -109,7 +109,13 @@ impl Mirror {
     /// Whether others than those in sync now may be in sync at the next start, and have more there.
     fn may_come_back(&self, range: Range) -> bool {
         let others = !self.required.without(self.legs.in_sync()).is_empty() && !self.read_only;
-        self.loss.poorer && others && self.state.geometry.regions_in(range).any(|it| self.log.is_dirty(it))
+        self.loss.poorer
+            && others
+            && self
+                .state
+                .geometry
+                .regions_in(range)
+                .any(|it| self.log.is_dirty(it))
     }
 
     /// Ends a read, or holds it.

@@ -104,7 +104,12 @@ impl Mirror {
     pub(super) fn rebuilt_spares(&self, range: Range) -> Legs {
         let has_all = |leg: &u8| {
             let rebuild = self.legs.rebuild(*leg);
-            let lacks = |it: &Rebuild| self.state.geometry.regions_in(range).any(|region| it.lacks(region));
+            let lacks = |it: &Rebuild| {
+                self.state
+                    .geometry
+                    .regions_in(range)
+                    .any(|region| it.lacks(region))
+            };
             rebuild.is_some_and(|it| !lacks(it)) || has(Bug::SpareLacks)
         };
         self.legs.rebuilding().iter().filter(has_all).collect()

@@ -13,9 +13,9 @@
 //! The pieces of a read go one after the other. Their failures are not counted again. While a leg
 //! returns, until its superblocks and bitmap are read, it serves no read: one that no other leg can
 //! serve fails then.
-use super::requests::{Phase, Slot};
 use super::legs::{Legs, Round, Ticket, Work};
 use super::planted::{Bug, has};
+use super::requests::{Phase, Slot};
 use super::{Mirror, Output, Request};
 use crate::{Access, LegAttempt, LegDisposition, dispose_leg};
 use block::Outcome;

@@ -5,9 +5,9 @@
 //! lost with a cache would leave older data (T13). A single leg in sync differs from none, but
 //! flushes the copies that it got. Reads of such regions wait until then.
 use super::copy::{Job, Kind};
-use super::requests::Phase;
 use super::legs::{Round, Work};
 use super::lifecycle::COPY_PAUSE_NS;
+use super::requests::Phase;
 use super::{Mirror, News, Request, Resync};
 use crate::bitmap::Bitmap;
 use alloc::vec::Vec;

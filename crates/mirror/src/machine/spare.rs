@@ -189,7 +189,10 @@ impl Mirror {
         // Its lease, of when it was in sync, is over; that is no matter any more.
         self.ownership.leases.forget_lapse(leg);
         if !was_verified {
-            self.retry_unreadable(|it, region| it.waiting_spares(it.committed.geometry.bytes_of(region)).has(leg));
+            self.retry_unreadable(|it, region| {
+                it.waiting_spares(it.committed.geometry.bytes_of(region))
+                    .has(leg)
+            });
         }
         self.outputs.wake();
     }
@@ -253,7 +256,12 @@ impl Mirror {
             Some(EntryState::Stale(lack)) => lack.position,
             _ => 0,
         };
-        let lacks = |missed: &Bitmap| self.state.geometry.regions_in(range).any(|region| missed.is_set(region));
+        let lacks = |missed: &Bitmap| {
+            self.state
+                .geometry
+                .regions_in(range)
+                .any(|region| missed.is_set(region))
+        };
         let missed = self.legs.get(leg).and_then(Leg::missed);
         let has_all = missed.is_some_and(|missed| !lacks(missed));
         has_all && range.end <= said && self.may_be_verified(leg) && !self.bad.is_bad(leg, range)

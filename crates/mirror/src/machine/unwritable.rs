@@ -14,9 +14,9 @@
 use super::Mirror;
 use super::bad::Recorded;
 use super::copy::{Job, PIECE_MIN};
-use super::requests::Phase;
 use super::legs::{Legs, Round};
 use super::lifecycle::Stop;
+use super::requests::Phase;
 use block::Outcome;
 use block::Range;
 

@@ -230,7 +230,7 @@ fn a_check_ends_when_one_leg_is_left_and_says_so() {
         (report.bytes, report.complete, report.alone),
         (0, false, true)
     );
-    assert!(!mirror.is_checking(), "it has ended");
+    assert!(!mirror.checks.is_running(), "it has ended");
 }
 
 /// A leg reports lost writes by one flush that fails: others that it was given behind it end

@@ -206,9 +206,7 @@ impl World {
         };
         let first = usize::from(first);
         let spoilt = self.refuses || self.disks.iter().any(|disk| disk.bad.contains(&true));
-        for leg in SLOTS
-            .filter(|&leg| !mirror.legs.writable().has(leg))
-        {
+        for leg in SLOTS.filter(|&leg| !mirror.legs.writable().has(leg)) {
             let missed = mirror.legs.get(leg).and_then(Leg::missed);
             let position = match mirror.superblock().state(leg) {
                 Some(EntryState::Stale(lack) | EntryState::Rebuilding(lack)) => lack.position,
