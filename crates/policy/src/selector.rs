@@ -175,7 +175,7 @@ impl Selector {
                 if over.buckets {
                     self.ticket = self.weighted.ticket(cell);
                 }
-                self.weighted.choose(over.buckets, cell, paths)
+                self.weighted.choose(cell, paths)
             }
             _ => self.choose_rarely(request, paths),
         }?;

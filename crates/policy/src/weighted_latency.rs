@@ -21,9 +21,10 @@
 //! never measured. Different: failed I/O is no sample (T43); with `weight_timeout` 0 every
 //! completion closes a window although the clock is read once per turn (the document's code wants
 //! it to have moved). With `per-numa` latencies are averaged, as the discussion proposed it, not
-//! weights. Row A6 has one last path per CPU for all groups; with `buckets` each cell has its own:
-//! from a common one every cell goes on where another just stopped, has its credit there refilled
-//! on passing, and all cells end up with about the same shares, whatever their weights.
+//! weights. The document's code keeps one last path per CPU for all groups; here each cell has its
+//! own, so that I/O is shared out by weight, as its text says: from a common one every cell goes on
+//! where another just stopped, has its credit there refilled on passing, and all cells end up with
+//! about the same shares, whatever their weights.
 
 use crate::ana::next;
 use crate::limits::{BUCKETS, CELLS, PATHS_MAX, SAMPLE_NS_MAX, WARNING_INTERVAL_NS, WEIGHT_WHOLE};
@@ -38,8 +39,7 @@ const BUCKET_SHIFT: u32 = 15;
 /// State of all paths.
 #[derive(Clone, Debug)]
 pub(crate) struct WeightedLatency {
-    /// The path last used, where the next search starts; below the number of paths. With buckets
-    /// by cell, else the first for all.
+    /// Per cell: the path last used, where the next search starts; below the number of paths.
     pub(crate) last: [u8; CELLS],
     /// Per cell: the paths whose closed window asks for a calculation, one bit each.
     pub(crate) due: [u64; CELLS],
@@ -96,33 +96,27 @@ impl WeightedLatency {
 
     /// The next path with credit for I/Os of `cell`, starting at the one last used (row A6).
     #[inline]
-    pub(crate) fn choose(
-        &mut self,
-        buckets: bool,
-        cell: usize,
-        paths: &[PathView],
-    ) -> Option<usize> {
-        let circle = if buckets { cell } else { 0 };
-        let last = usize::from(self.last[circle]);
+    pub(crate) fn choose(&mut self, cell: usize, paths: &[PathView]) -> Option<usize> {
+        let last = usize::from(self.last[cell]);
         let view = paths.get(last)?;
         let measure = &mut self.measures[cell][last];
         if view.usable() && (measure.spend() || canary::has(Bug::RefilledAtOnce)) {
             return Some(last);
         }
-        self.search(circle, cell, paths)
+        self.search(cell, paths)
     }
 
     /// As [`Self::choose`] where the path last used cannot be chosen and was refilled if usable; a
     /// function of its own, to keep the usual path short.
     #[inline(never)]
-    fn search(&mut self, circle: usize, cell: usize, paths: &[PathView]) -> Option<usize> {
+    fn search(&mut self, cell: usize, paths: &[PathView]) -> Option<usize> {
         let measures = &mut self.measures[cell];
-        let mut at = usize::from(self.last[circle]);
+        let mut at = usize::from(self.last[cell]);
         // Twice round is enough: a path that could not spend the first time can the second time.
         for _ in 0..2 * paths.len() {
             at = next(at, paths.len());
             if paths[at].usable() && measures[at].spend() {
-                self.last[circle] = at as u8;
+                self.last[cell] = at as u8;
                 return Some(at);
             }
         }

@@ -135,12 +135,15 @@ fn a6_weighted_latency_in_every_state() {
         every_list(views.len(), CREDITS.len(), |credits| {
             for last in 0..views.len() {
                 for group in Group::ALL {
-                    (selector.weighted.last[0], oracle.last) = (last as u8, Some(last));
+                    let column = group as usize;
+                    selector.weighted.last[column] = last as u8;
+                    oracle.lasts[column] = Some(last);
                     for (path, &digit) in credits.iter().enumerate() {
                         set_credits(selector, oracle, path, group, digit);
                     }
                     check(selector, oracle, views, group);
-                    assert_eq!(usize::from(selector.weighted.last[0]), oracle.last.unwrap());
+                    let last = usize::from(selector.weighted.last[column]);
+                    assert_eq!(Some(last), oracle.lasts[column]);
                     same_credits(selector, oracle);
                 }
             }

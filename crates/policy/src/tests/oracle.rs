@@ -32,7 +32,7 @@ pub struct Oracle {
     pub in_flight: Vec<u64>,
     pub last: Option<usize>,
     pub handed: u64,
-    /// As above, where each bucket and group has its own.
+    /// Under weighted-latency each bucket and group has its own.
     pub lasts: [Option<usize>; 21],
     /// By path, then bucket · 3 + group.
     pub cells: Vec<Vec<Cell>>,
@@ -115,7 +115,7 @@ impl Oracle {
             Policy::RoundRobin { bytes } => self.in_turn(bytes, request.length, views),
             Policy::WeightedLatency(over) => {
                 let column = bucket(over, request.length) * 3 + column(request.group);
-                self.by_credit(over.buckets, column, views)
+                self.by_credit(column, views)
             }
             Policy::Pid => {
                 let those = preferred(views);
@@ -163,12 +163,8 @@ impl Oracle {
 
     /// Row A6 by whole rounds: the first in the circle that is unmeasured or has credit; all before
     /// it are refilled. If there is none all are refilled, and the first one spends.
-    fn by_credit(&mut self, buckets: bool, column: usize, views: &[PathView]) -> Option<usize> {
-        let last = if buckets {
-            &mut self.lasts[column]
-        } else {
-            &mut self.last
-        };
+    fn by_credit(&mut self, column: usize, views: &[PathView]) -> Option<usize> {
+        let last = &mut self.lasts[column];
         let mut candidates = in_state(views, Ana::Optimized);
         candidates.extend(in_state(views, Ana::NonOptimized));
         let order = circle(candidates, last.unwrap_or(0), views.len().max(1));

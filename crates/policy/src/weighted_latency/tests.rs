@@ -182,7 +182,7 @@ fn a5_scores_and_weights_by_hand() {
 fn a5_an_unmeasured_path_gets_weight_1_at_the_first_calculation() {
     let mut state = WeightedLatency::new(1);
     assert_eq!(
-        (state.choose(false, 0, &[UP; 2]), read(&state, 1).weight),
+        (state.choose(0, &[UP; 2]), read(&state, 1).weight),
         (Some(0), 0)
     );
     feed(&mut state, 0, 30_000_000, 1);
@@ -224,26 +224,61 @@ fn a5_only_the_closing_of_a_window_asks_for_a_calculation() {
     assert_eq!((read(&state, 0).weight, read(&state, 1).weight), (15, 48));
 }
 
-/// Whatever the weights, any cycle of Σ weight I/Os gives each path exactly its weight.
+/// Whatever the weights, any cycle of Σ weight I/Os of a group gives each path exactly its weight,
+/// also where groups of other weights are mixed with it at random.
 #[test]
 fn a6_credits_share_out_io_in_proportion_to_weight() {
+    let mut seed = 0x2545_f491_u32;
     for weights in every_weights() {
-        let cycle: usize = weights.iter().map(|&weight| usize::from(weight)).sum();
+        let count = weights.len();
         let mut state = WeightedLatency::new(1);
-        for (path, &weight) in weights.iter().enumerate() {
-            state.measures[0][path].weight = weight;
+        // The groups' weights are the same list, turned round by one path each.
+        let of = |group: usize, path: usize| weights[(path + group) % count];
+        for (group, path) in (0..3 * count).map(|at| (at % 3, at / 3)) {
+            state.measures[group][path].weight = of(group, path);
         }
         let views = [UP; PATHS_MAX];
-        let taken: Vec<usize> = (0..4 * cycle)
-            .map(|_| state.choose(false, 0, &views[..weights.len()]).unwrap())
-            .collect();
-        for window in taken.windows(cycle) {
-            for (path, &weight) in weights.iter().enumerate() {
-                let count = window.iter().filter(|&&on| on == path).count();
-                assert_eq!(count, usize::from(weight), "path {path} of {weights:?}");
+        let cycle: usize = weights.iter().map(|&weight| usize::from(weight)).sum();
+        let mut taken = [const { Vec::new() }; 3];
+        for _ in 0..6 * cycle {
+            seed ^= seed << 13;
+            seed ^= seed >> 17;
+            seed ^= seed << 5;
+            let group = seed as usize % 3;
+            taken[group].push(state.choose(group, &views[..count]).unwrap());
+        }
+        for (group, taken) in taken.iter().enumerate() {
+            for window in taken.windows(cycle) {
+                for path in 0..count {
+                    let share = window.iter().filter(|&&on| on == path).count();
+                    let weight = usize::from(of(group, path));
+                    assert_eq!(share, weight, "path {path}, group {group} of {weights:?}");
+                }
             }
         }
     }
+}
+
+/// Reads of weights 21:43 beside writes of 32:32, half of each: from a common last path both would
+/// be shared out nearly alike.
+#[test]
+fn a6_mixed_groups_keep_their_shares() {
+    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
+    let groups = [Group::Read, Group::Write];
+    for (group, weights) in groups.into_iter().zip([[21, 43], [32, 32]]) {
+        for (path, weight) in weights.into_iter().enumerate() {
+            for bucket in 0..BUCKETS {
+                selector.weighted.measures[bucket * 3 + group as usize][path].weight = weight;
+            }
+        }
+    }
+    let mut taken = [[0; 2]; 2];
+    for io in 0..640 {
+        let request = crate::tests::request(groups[io % 2], 4096);
+        let path = selector.select(&request, &[UP; 2]).unwrap();
+        taken[io % 2][usize::from(path.0)] += 1;
+    }
+    assert_eq!(taken, [[21 * 5, 43 * 5], [160, 160]]);
 }
 
 /// All pairs and triples that sum to about 64, as calculations make them, and one full table.
@@ -267,7 +302,7 @@ fn a6_an_unmeasured_path_is_taken_at_once_and_spends_nothing() {
     let mut state = measured(&[1000, 1000]);
     for _ in 0..5 {
         // Both measured paths are refilled on the way to the third, which stays the last used.
-        assert_eq!(state.choose(false, 0, &[UP; 3]), Some(2));
+        assert_eq!(state.choose(0, &[UP; 3]), Some(2));
     }
     assert_eq!(
         (
