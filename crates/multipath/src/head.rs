@@ -129,6 +129,9 @@ impl Head {
             selector.set_knobs(knobs).is_ok(),
             "knobs are checked before"
         );
+        for path in 0..views.len() as u8 {
+            selector.set_present(PathIndex(path), false); // until it is admitted
+        }
         let shown = views.iter().map(|_| None).collect();
         let standing = views.iter().map(|_| Standing::default()).collect();
         let health = views.iter().map(|_| Health::default()).collect();
@@ -161,6 +164,7 @@ impl Head {
             return;
         }
         let room = self.selector.set_paths(at + 1);
+        self.selector.set_present(path, false);
         assert!(
             room.is_ok() && at == self.views.len(),
             "path {at} of {}",
@@ -182,6 +186,7 @@ impl Head {
         self.forget_trial(path);
         self.views[at] = unknown(self.views[at].distance);
         self.selector.reset_path(path);
+        self.selector.set_present(path, false);
         self.show();
     }
 
@@ -234,6 +239,7 @@ impl Head {
             })?;
         }
         self.shown[usize::from(path.0)] = Some(shown);
+        self.selector.set_present(path, true);
         let standing = &mut self.standing[usize::from(path.0)];
         (standing.lost, standing.stale) = (false, false);
         Ok(())

@@ -18,8 +18,8 @@ pub const CELLS: usize = BUCKETS * 3;
 /// A8).
 pub const EWMA_SHIFT_MAX: u8 = 8;
 
-/// Longest `weight_timeout` (row A8).
-pub const WEIGHT_TIMEOUT_NS_MAX: u64 = 3600 * 1_000_000_000;
+/// Longest `weight_timeout`: 32 bits of seconds (row A8).
+pub const WEIGHT_TIMEOUT_NS_MAX: u64 = u32::MAX as u64 * 1_000_000_000;
 
 /// Longest latency that is a sample; a longer one is a stall, and counted as ignored (row A2).
 pub const SAMPLE_NS_MAX: u64 = 1_000_000_000;

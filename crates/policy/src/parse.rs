@@ -136,39 +136,42 @@ impl Aggregate {
 }
 
 impl Knobs {
-    /// Reads `ewma_shift`: a whole number 0…8.
+    /// Reads `ewma_shift`: a whole number 0…8, in the bases of C (`0x2`).
     ///
     /// # Errors
     /// [`KnobError::ShiftNotANumber`], [`KnobError::ShiftRange`].
     pub fn parse_ewma_shift(text: &str) -> Result<u8, KnobError> {
-        let shift = whole(text).ok_or(KnobError::ShiftNotANumber)?;
+        let shift = whole_as_in_c(text).ok_or(KnobError::ShiftNotANumber)?;
         u8::try_from(shift)
             .ok()
             .filter(|&shift| shift <= EWMA_SHIFT_MAX)
             .ok_or(KnobError::ShiftRange)
     }
 
-    /// Reads `weight_timeout`: whole seconds 0…3600, or a whole number with `h`, `m`, `s`, `ms`,
-    /// `us` or `ns` up to the same length. Returns nanoseconds.
+    /// Reads `weight_timeout`: whole seconds of 32 bits in the bases of C (`0x10`), or a whole
+    /// decimal number with `h`, `m`, `s`, `ms`, `us` or `ns` up to the same length. Returns
+    /// nanoseconds.
     ///
     /// # Errors
     /// [`KnobError::TimeoutNotADuration`], [`KnobError::TimeoutRange`].
     pub fn parse_weight_timeout(text: &str) -> Result<u64, KnobError> {
+        if let Some(seconds) = whole_as_in_c(text) {
+            return timeout_ns(seconds, 1_000_000_000);
+        }
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit_ns = match &text[digits.len()..] {
             "h" => 3_600_000_000_000,
             "m" => 60_000_000_000,
-            "" | "s" => 1_000_000_000,
+            "s" => 1_000_000_000,
             "ms" => 1_000_000,
             "us" => 1_000,
             "ns" => 1,
             _ => return Err(KnobError::TimeoutNotADuration),
         };
-        let number = whole(digits).ok_or(KnobError::TimeoutNotADuration)?;
-        number
-            .checked_mul(unit_ns)
-            .filter(|&timeout_ns| timeout_ns <= WEIGHT_TIMEOUT_NS_MAX)
-            .ok_or(KnobError::TimeoutRange)
+        timeout_ns(
+            whole(digits).ok_or(KnobError::TimeoutNotADuration)?,
+            unit_ns,
+        )
     }
 
     /// Whether all values are in range.
@@ -184,6 +187,13 @@ impl Knobs {
         }
         Ok(())
     }
+}
+
+fn timeout_ns(number: u64, unit_ns: u64) -> Result<u64, KnobError> {
+    let timeout_ns = number.checked_mul(unit_ns);
+    timeout_ns
+        .filter(|&timeout_ns| timeout_ns <= WEIGHT_TIMEOUT_NS_MAX)
+        .ok_or(KnobError::TimeoutRange)
 }
 
 fn turn_bytes(text: &str) -> Result<u64, PolicyError> {
@@ -221,6 +231,21 @@ fn whole(text: &str) -> Option<u64> {
         return None;
     }
     Some(text.parse().unwrap_or(u64::MAX))
+}
+
+/// As [`whole`], in the base that its prefix names as in C: `0x` hexadecimal, `0` octal.
+fn whole_as_in_c(text: &str) -> Option<u64> {
+    let hexadecimal = text.strip_prefix("0x").or(text.strip_prefix("0X"));
+    let (digits, base) = match (hexadecimal, text.strip_prefix('0')) {
+        (Some(digits), _) => (digits, 16),
+        (None, Some(digits)) if !digits.is_empty() => (digits, 8),
+        _ => (text, 10),
+    };
+    let is_digit = |byte: u8| char::from(byte).is_digit(base);
+    if digits.is_empty() || !digits.bytes().all(is_digit) {
+        return None;
+    }
+    Some(u64::from_str_radix(digits, base).unwrap_or(u64::MAX))
 }
 
 impl fmt::Display for Policy {
@@ -299,7 +324,7 @@ impl fmt::Display for KnobError {
             ),
             Self::TimeoutRange => write!(
                 f,
-                "weight_timeout is over {} seconds",
+                "weight_timeout is over {} seconds, the most in 32 bits",
                 WEIGHT_TIMEOUT_NS_MAX / 1_000_000_000
             ),
         }
@@ -471,14 +496,15 @@ mod tests {
         for shift in 0..=8_u8 {
             assert_eq!(Knobs::parse_ewma_shift(&shift.to_string()), Ok(shift));
         }
-        for text in ["9", "256", "99999999999999999999"] {
+        assert_eq!(Knobs::parse_ewma_shift("0x3"), Ok(3));
+        for text in ["9", "0x9", "011", "256", "99999999999999999999"] {
             assert_eq!(
                 Knobs::parse_ewma_shift(text),
                 Err(KnobError::ShiftRange),
                 "{text}"
             );
         }
-        for text in ["", "x", "-1", "+1", " 3", "3.0", "0x3"] {
+        for text in ["", "x", "-1", "+1", " 3", "3.0", "0x", "08"] {
             assert_eq!(
                 Knobs::parse_ewma_shift(text),
                 Err(KnobError::ShiftNotANumber),
@@ -488,28 +514,33 @@ mod tests {
     }
 
     #[test]
-    fn a8_weight_timeout_is_0_to_3600_seconds() {
+    fn a8_weight_timeout_is_any_32_bits_of_seconds() {
         for (text, timeout_ns) in [
             ("0", 0),
             ("15", 15_000_000_000),
-            ("3600", 3_600_000_000_000),
+            ("0x10", 16_000_000_000),
+            ("0Xf", 15_000_000_000),
+            ("010", 8_000_000_000),
+            ("3601", 3_601_000_000_000),
+            ("4294967295", 4_294_967_295_000_000_000),
+            ("0xffffffff", 4_294_967_295_000_000_000),
             ("1h", 3_600_000_000_000),
             ("5m", 300_000_000_000),
-            ("60m", 3_600_000_000_000),
             ("2s", 2_000_000_000),
+            ("010s", 10_000_000_000),
             ("50ms", 50_000_000),
             ("250us", 250_000),
             ("7ns", 7),
-            ("3600000ms", 3_600_000_000_000),
+            ("4294967295000ms", 4_294_967_295_000_000_000),
         ] {
             assert_eq!(Knobs::parse_weight_timeout(text), Ok(timeout_ns), "{text}");
         }
         for text in [
-            "3601",
-            "61m",
-            "2h",
-            "3600001ms",
-            "3600000001us",
+            "4294967296",
+            "0x100000000",
+            "0xfffffffffffffffff",
+            "1193047h",
+            "4294967295001ms",
             "18446744073709551615",
             "20000000000s",
         ] {
@@ -520,7 +551,8 @@ mod tests {
             );
         }
         for text in [
-            "", "s", "ms", "1.5", "-1", "5d", "5 ms", "5msms", "é", "5µs", "5MS", "5M", "h",
+            "", "s", "ms", "1.5", "-1", "5d", "5 ms", "5msms", "é", "5µs", "5MS", "5M", "h", "0x",
+            "0x10s", "08", "0xg",
         ] {
             let error = Err(KnobError::TimeoutNotADuration);
             assert_eq!(Knobs::parse_weight_timeout(text), error, "{text}");

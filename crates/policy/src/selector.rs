@@ -31,6 +31,10 @@ pub struct Selector {
     policy: Policy,
     knobs: Knobs,
     paths: usize,
+    /// Those that are there, one bit each: see [`Selector::set_present`].
+    present: u64,
+    /// More than one of them.
+    has_others: bool,
     pub(crate) in_flight: [u32; PATHS_MAX],
     selections: [[u64; PATHS_MAX]; 3],
     pub(crate) round_robin: RoundRobin,
@@ -63,6 +67,8 @@ impl Selector {
             policy,
             knobs: Knobs::default(),
             paths,
+            present: first(paths),
+            has_others: paths > 1,
             in_flight: [0; PATHS_MAX],
             selections: [[0; PATHS_MAX]; 3],
             round_robin: RoundRobin::default(),
@@ -86,12 +92,14 @@ impl Selector {
         if policy == self.policy {
             return;
         }
-        let in_flight = self.in_flight;
-        let knobs = self.knobs;
+        let (in_flight, knobs) = (self.in_flight, self.knobs);
+        let (present, has_others) = (self.present, self.has_others);
         let epoch = self.soonest.next_epoch();
         *self = Self {
             in_flight,
             knobs,
+            present,
+            has_others,
             soonest: Soonest::new(epoch),
             service_time: ServiceTime::new(epoch),
             weighted: WeightedLatency::new(epoch),
@@ -138,10 +146,26 @@ impl Selector {
         for path in paths..self.paths {
             self.reset_path(PathIndex(path as u8));
         }
+        let added = first(paths) & !first(self.paths);
         self.paths = paths;
+        self.show_present((self.present | added) & first(paths));
         self.round_robin.truncate(paths);
         self.weighted.truncate(paths);
         Ok(())
+    }
+
+    /// Whether there is a path of this index: the table may have vacant places. All are there unless
+    /// it was said otherwise. While one path is left weighted-latency takes no samples (row A2).
+    pub fn set_present(&mut self, path: PathIndex, is_present: bool) {
+        if usize::from(path.0) < self.paths {
+            let bit = 1 << path.0;
+            self.show_present(self.present & !bit | u64::from(is_present) << path.0);
+        }
+    }
+
+    fn show_present(&mut self, present: u64) {
+        self.present = present;
+        self.has_others = present.count_ones() > 1;
     }
 
     /// As [`Self::select`] where there is no choice. It leaves the turn unchanged: otherwise
@@ -353,7 +377,7 @@ impl Selector {
         let learns = done.ended == Ended::Good && path < self.paths;
         match self.policy {
             // A head with a single path has nothing to learn (row A2).
-            Policy::WeightedLatency(over) if learns && self.paths > 1 => {
+            Policy::WeightedLatency(over) if learns && self.has_others => {
                 match self.weighted.cell_of(over.buckets, done) {
                     Some(cell) => self.weighted.sample(cell, done, &self.knobs),
                     None => Noted::default(),
@@ -443,6 +467,14 @@ impl Selector {
             selections: self.selections[group][index],
             ..self.weighted.stats(group, index)
         }
+    }
+}
+
+/// Bits of the first `count` paths.
+const fn first(count: usize) -> u64 {
+    match count {
+        PATHS_MAX => u64::MAX,
+        _ => (1 << count) - 1,
     }
 }
 

@@ -211,11 +211,12 @@ fn a11_paths_go_down_to_the_one_last_used() {
 
 #[test]
 fn knobs_out_of_range_are_refused_and_the_old_stay() {
+    use crate::limits::WEIGHT_TIMEOUT_NS_MAX;
     use crate::{KnobError, Knobs};
     let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
     let old = Knobs {
         ewma_shift: 8,
-        weight_timeout_ns: 3_600_000_000_000,
+        weight_timeout_ns: WEIGHT_TIMEOUT_NS_MAX,
         ..Knobs::default()
     };
     assert_eq!(selector.set_knobs(old), Ok(()));
@@ -225,7 +226,7 @@ fn knobs_out_of_range_are_refused_and_the_old_stay() {
     };
     assert_eq!(selector.set_knobs(shift), Err(KnobError::ShiftRange));
     let timeout = Knobs {
-        weight_timeout_ns: 3_600_000_000_001,
+        weight_timeout_ns: WEIGHT_TIMEOUT_NS_MAX + 1,
         ..old
     };
     assert_eq!(selector.set_knobs(timeout), Err(KnobError::TimeoutRange));

@@ -170,7 +170,7 @@ impl VolumeConfig {
             (
                 self.knobs.check().is_ok(),
                 "knobs",
-                "must be in range: ewma_shift 0…8, weight_timeout up to 3600 s",
+                "must be in range: ewma_shift 0…8, weight_timeout up to 2^32-1 s",
             ),
             (
                 self.recovery.is_possible(),

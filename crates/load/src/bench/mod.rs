@@ -39,7 +39,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "3", allow_negative_numbers = true,
           value_parser = Knobs::parse_ewma_shift)]
     ewma_shift: u8,
-    /// Knob of weighted-latency: window of a mean, seconds or 50ms; 0 to 3600 s
+    /// Knob of weighted-latency: window of a mean, seconds or 50ms
     #[arg(long, value_name = "TIME", default_value = "15", allow_hyphen_values = true,
           value_parser = Knobs::parse_weight_timeout)]
     weight_timeout: u64,

@@ -208,6 +208,27 @@ fn a11_a_new_capacity_forgets_what_was_learnt_of_that_path_only() {
     assert_eq!(head.size().unwrap().blocks, 1000);
 }
 
+/// A lost path may come back; one that has left, or was never admitted, is no other path.
+#[test]
+fn a2_a_path_that_is_left_alone_is_not_sampled() {
+    let mut head = head(2, Policy::WEIGHTED_LATENCY);
+    head.add(PathIndex(2), 10);
+    let sampled = |head: &mut Head| {
+        let before = head.stats(PathIndex(1), Group::Read).samples;
+        let path = head.select(&request(1)).unwrap();
+        let ticket = head.ticket();
+        head.complete(path, Group::Read, Outcome::Done, 1000, 1, ticket);
+        assert_eq!(path, PathIndex(1));
+        head.stats(PathIndex(1), Group::Read).samples > before
+    };
+    head.lose(PathIndex(0));
+    assert!(sampled(&mut head));
+    head.forget(PathIndex(0));
+    assert!(!sampled(&mut head));
+    head.admit(PathIndex(2), shown(3)).unwrap();
+    assert!(sampled(&mut head));
+}
+
 /// Every subset of three enabled paths, every policy: only enabled paths are chosen.
 #[test]
 fn errors_come_before_balance() {

@@ -2,6 +2,7 @@
 
 use super::oracle::Oracle;
 use super::{ANA, request};
+use crate::limits::WEIGHT_TIMEOUT_NS_MAX;
 use crate::{
     Aggregate, Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector,
     Ticket,
@@ -77,7 +78,7 @@ pub(super) fn policy() -> impl Strategy<Value = Policy> {
 }
 
 fn knobs() -> impl Strategy<Value = Knobs> {
-    let timeout_ns = prop_oneof![Just(0), 1..1_000_000_u64, Just(3_600_000_000_000)];
+    let timeout_ns = prop_oneof![Just(0), 1..1_000_000_u64, Just(WEIGHT_TIMEOUT_NS_MAX)];
     (0..=8_u8, timeout_ns).prop_map(|(ewma_shift, weight_timeout_ns)| Knobs {
         ewma_shift,
         weight_timeout_ns,
@@ -278,7 +279,7 @@ proptest! {
             prop_assert!(shift <= 8);
         }
         if let Ok(timeout_ns) = Knobs::parse_weight_timeout(&text) {
-            prop_assert!(timeout_ns <= 3_600_000_000_000);
+            prop_assert!(timeout_ns <= WEIGHT_TIMEOUT_NS_MAX);
         }
         if let Ok(Policy::RoundRobin { bytes }) = Policy::parse(&text) {
             prop_assert_eq!(bytes % 512, 0);
@@ -291,7 +292,7 @@ proptest! {
     #[test]
     fn a1_a8_hostile_words_are_refused_or_read_again_as_the_same(
         text in "\\PC*|(numa|round-robin|queue-depth|weighted-lat(ency)?|soonest)(:[0-9:k-]{0,9})?",
-        knob in "\\PC*|[0-9]{0,24}(h|m|s|ms|us|ns|µs)?",
+        knob in "\\PC*|(0[xX]?)?[0-9a-f]{0,24}(h|m|s|ms|us|ns|µs)?",
     ) {
         match Policy::parse(&text) {
             Ok(policy) => prop_assert_eq!(Policy::parse(&policy.to_string()), Ok(policy)),

@@ -102,6 +102,52 @@ fn a2_a_single_path_is_not_sampled() {
     }
 }
 
+/// Also when the others have left, and their places are vacant.
+#[test]
+fn a2_a_path_that_is_left_alone_is_not_sampled() {
+    let mut selector = Selector::new(3, Policy::WEIGHTED_LATENCY);
+    let mut expected = 0;
+    for (path, is_present, samples) in [
+        (0, false, 1),
+        (2, false, 0),
+        (0, true, 1),
+        (0, false, 0),
+    ] {
+        selector.set_present(PathIndex(path), is_present);
+        serve_on(&mut selector, 1);
+        expected += samples;
+        let stats = selector.stats(PathIndex(1), Group::Read);
+        assert_eq!(stats.samples, expected, "{path} {is_present}");
+    }
+    selector.set_policy(Policy::Numa);
+    selector.set_policy(Policy::WEIGHTED_LATENCY);
+    serve_on(&mut selector, 1);
+    let stats = selector.stats(PathIndex(1), Group::Read);
+    assert_eq!(stats.samples, 0, "the change of policy forgets no vacancy");
+    // What a table gains is there.
+    selector.set_paths(5).unwrap();
+    serve_on(&mut selector, 1);
+    assert_eq!(selector.stats(PathIndex(1), Group::Read).samples, 1);
+}
+
+/// One I/O on this path.
+fn serve_on(selector: &mut Selector, path: u8) {
+    let mut views = [PathView {
+        enabled: false,
+        ..UP
+    }; PATHS_MAX];
+    views[usize::from(path)].enabled = true;
+    let request = crate::tests::request(Group::Read, 4096);
+    selector
+        .select(&request, &views[..selector.paths()])
+        .unwrap();
+    let ticket = selector.ticket();
+    let _ = selector.complete(&Completion {
+        ticket,
+        ..done(path, 1000, 1)
+    });
+}
+
 /// The first sample closes alone; then 15 s of samples make one mean.
 #[test]
 fn a3_a_window_is_the_mean_of_its_samples() {
