@@ -29,7 +29,7 @@ use alloc::vec::Vec;
 const NONE: u32 = u32::MAX;
 
 /// A registered change. Never names a later one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(Key);
 
 /// A change that may be executed now, with what its owner registered it under.
@@ -78,6 +78,8 @@ struct Node {
     /// Changes that wait for it, in order of registration.
     first: u32,
     last: u32,
+    /// How often [`ChangeOrder::for_each_begun`] has named it.
+    looks: u32,
 }
 
 /// One change that waits for another one.
@@ -117,6 +119,7 @@ impl ChangeOrder {
             blockers: 0,
             first: NONE,
             last: NONE,
+            looks: 0,
         });
         if range.start < range.end {
             self.cover(key.index(), volume, range);
@@ -186,6 +189,18 @@ impl ChangeOrder {
             owner: of.owner,
             ticket: Ticket(key),
         })
+    }
+
+    /// Calls `each` for all changes that have begun: with the change, its volume and range, and how
+    /// often that was done before.
+    pub fn for_each_begun(&mut self, mut each: impl FnMut(Begun, u32, Range, u32)) {
+        for (key, of) in self.nodes.iter_mut() {
+            if of.state == State::Begun {
+                let (owner, ticket) = (of.owner, Ticket(key));
+                each(Begun { owner, ticket }, of.volume, of.range, of.looks);
+                of.looks = of.looks.saturating_add(1);
+            }
+        }
     }
 
     fn state(&self, ticket: Ticket) -> Option<State> {

@@ -22,7 +22,7 @@ const NONE: u32 = u32::MAX;
 const GENERATION_MASK: u32 = u32::MAX >> 1;
 
 /// Names one entry of one [`SlotMap`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     index: u32,
     generation: u32,
@@ -195,7 +195,16 @@ impl<T> SlotMap<T> {
         })
     }
 
-    /// As [`Self::iter`], without keys and to change them.
+    /// As [`Self::iter`], to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
+        (0..).zip(&mut self.slots).filter_map(|(index, slot)| {
+            let generation = slot.generation;
+            let value = slot.value.as_mut()?;
+            Some((Key { index, generation }, value))
+        })
+    }
+
+    /// As [`Self::iter_mut`], without keys.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().filter_map(|slot| slot.value.as_mut())
     }
