@@ -166,11 +166,17 @@ pub enum Bug {
     ServesRemoved,
     /// Connections to a port that a reload withdrew stay open.
     ServesWithdrawn,
+    /// A change of a part of a block is not alone on all cores.
+    EdgesOnTwoCores,
+    /// A flush asks only the controllers that its own core has written to.
+    FlushOfOneCore,
+    /// What another core had on a lost controller does not count.
+    LossOfOneCore,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 75] = [
+    pub const ALL: [Self; 78] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -246,6 +252,9 @@ impl Bug {
         Self::IgnoredZeroes,
         Self::ServesRemoved,
         Self::ServesWithdrawn,
+        Self::EdgesOnTwoCores,
+        Self::FlushOfOneCore,
+        Self::LossOfOneCore,
     ];
 }
 

@@ -24,6 +24,7 @@
 //!
 //! The end: [`ExportControl::Stop`] ends clients and hosts first, then stops the devices, which say
 //! [`Output::Stop`].
+use crate::cross_core::{CoreMessage, OTHER_CORES, Step};
 use crate::devices::Devices;
 use crate::export::{ExportConfig, ExportControl, ExportCounters, ExportEvent, NbdServer};
 use crate::host::{
@@ -421,6 +422,7 @@ impl Core {
             any = true;
             match Issuer::of_cookie(begun.owner) {
                 Issuer::FrontEnd(0, request) => self.nbd.start(&mut self.devices, request),
+                Issuer::FrontEnd(OTHER_CORES, _) => self.devices.cross_core.begun(begun.ticket),
                 Issuer::FrontEnd(front_end, request) => {
                     let place = front_end as usize - 1;
                     let Some(Some(server)) = self.nvme.get_mut(place) else {
@@ -432,6 +434,47 @@ impl Core {
             }
         }
         any
+    }
+
+    /// Hands over what other cores have to know, and takes what is this core's own; whether there
+    /// was any.
+    fn exchange_messages(&mut self, now_ns: u64) -> bool {
+        let mut any = false;
+        while let Some((to, message)) = self.devices.cross_core.poll() {
+            any = true;
+            if to == self.devices.cross_core.core() {
+                self.handle_message(message, now_ns);
+            } else {
+                self.events.push_back(ExportEvent::ToCore(to, message));
+            }
+        }
+        any
+    }
+
+    /// A message of a core about changes that all have to know of.
+    fn handle_message(&mut self, message: CoreMessage, now_ns: u64) {
+        let devices = &mut self.devices;
+        let step = devices.cross_core.handle(&mut devices.order, message);
+        self.nbd.set_now(now_ns);
+        match step {
+            Some(Step::Place(cookie)) => self.nbd.place(&mut self.devices, cookie as u32),
+            Some(Step::Begin(cookie)) => self.nbd.begin_alone(&mut self.devices, cookie as u32),
+            None => {}
+        }
+    }
+
+    /// A client is gone, which may send what is under way again to another core.
+    fn show_changes_of(&mut self, client: u16) {
+        let (devices, nbd) = (&mut self.devices, &self.nbd);
+        if devices.cross_core.has_others() {
+            let order = &mut devices.order;
+            devices
+                .cross_core
+                .show_all(order, |cookie| match Issuer::of_cookie(cookie) {
+                    Issuer::FrontEnd(0, request) => nbd.client_of(request) == client,
+                    _ => false,
+                });
+        }
     }
 
     /// Takes the events of the devices; whether there were any.
@@ -540,6 +583,7 @@ impl Core {
             let mut any = self.devices.settle(memory, now_ns);
             any |= self.drain_devices(now_ns);
             any |= self.advance_front_ends(memory, now_ns);
+            any |= self.exchange_messages(now_ns);
             if !any {
                 break;
             }
@@ -550,6 +594,11 @@ impl Core {
     fn turn_front_ends(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         if self.has_front_ends {
             self.advance(memory, now_ns);
+            if self.devices.cross_core.has_others() {
+                let devices = &mut self.devices;
+                devices.cross_core.turn(&mut devices.order, now_ns);
+                self.exchange_messages(now_ns);
+            }
         }
         self.stop_devices(now_ns);
         if !self.nvme.is_empty() {
@@ -562,6 +611,8 @@ impl Core {
         let have_ended = || self.nbd.is_empty() && self.servers().all(NvmeServer::is_over);
         if self.stopping && have_ended() {
             self.stopping = false;
+            self.devices.cross_core.leave();
+            self.exchange_messages(now_ns);
             self.devices.handle_control(HostControl::Stop, now_ns);
             self.again = true;
         }
@@ -691,7 +742,10 @@ impl Machine for Core {
 
     fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
         match self.owner(conn) {
-            Owner::Client(client) => self.nbd.client_closed(client),
+            Owner::Client(client) => {
+                self.nbd.client_closed(client);
+                self.show_changes_of(client);
+            }
             Owner::Host(server) => {
                 self.server(usize::from(server)).closed(conn, why, now_ns);
             }
@@ -719,6 +773,7 @@ impl Machine for Core {
         match message {
             ExportControl::Host(message) => self.devices.handle_control(message, now_ns),
             ExportControl::Mirror(volume, order) => self.devices.order(volume, order, now_ns),
+            ExportControl::OfCore(message) => self.handle_message(message, now_ns),
             ExportControl::Offer(export, offer) => self.nbd.offer(export, offer),
             ExportControl::Withdraw(export, drain_ns) => {
                 self.nbd.withdraw(export, drain_ns, now_ns);
@@ -772,6 +827,7 @@ impl Machine for Core {
             return self.devices.poll_timeout();
         }
         let due = earlier(self.nbd.poll_timeout(), self.devices.poll_timeout());
+        let due = earlier(due, self.devices.cross_core.poll_timeout());
         self.servers()
             .fold(due, |due, it| earlier(due, it.poll_timeout()))
     }

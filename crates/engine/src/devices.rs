@@ -24,6 +24,7 @@
 //! order first (flushed, intents forgotten, "clean" said), and then the host. A request that has
 //! not ended when the time is over fails; such a mirror was not stopped cleanly, and is made alike
 //! at its next start.
+use crate::cross_core::CrossCore;
 use crate::host::{Hints, HostControl, HostEvent, Io, Multipath, SubmitError, Volume, Witness};
 use crate::limits::MIRROR_SCRATCH_BYTES;
 use crate::machine::{self, Memory, Span};
@@ -43,6 +44,8 @@ pub struct Devices {
     mirrors: Mirrors,
     /// Changes that front ends have under way, whichever front end.
     pub(crate) order: ChangeOrder,
+    /// Those of them that other cores know of, and those of other cores.
+    pub(crate) cross_core: CrossCore,
     /// Events that front ends have not taken yet; unused where no mirror is here.
     events: VecDeque<HostEvent>,
     /// Something was submitted or asked since mirrors were driven.
@@ -210,9 +213,11 @@ impl Devices {
     /// host; configurations are checked before.
     pub fn new(mut host: Multipath, config: MirrorsConfig) -> Self {
         let mirrors = Mirrors::new(config, &mut host);
+        let (core, cores) = host.cores();
         let room = mirrors.room();
         Self {
             again: !mirrors.is_empty(),
+            cross_core: CrossCore::new(core, cores),
             host,
             mirrors,
             order: ChangeOrder::new(0),

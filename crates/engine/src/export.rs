@@ -10,9 +10,10 @@
 //! * `places`: what is kept of each request; `stall`: clients that keep others from memory
 //!
 //! # Contract
-//! All clients of a volume are on one core (the program sees to that): a flush on one connection
-//! covers all, and byte-granular writes are kept in order by that core alone. An export is a number
-//! of the program's; connections are accepted on the listener of that number, or adopted.
+//! A flush on one connection covers all, and changes that overlap are executed one after the other,
+//! also where a volume has clients on other cores (`cross_core`); all clients of a mirror are on one
+//! (the program sees to that). An export is a number of the program's; connections are accepted on
+//! the listener of that number, or adopted.
 //!
 //! When a volume is removed its offers are withdrawn and its clients end: its number may be
 //! another's next, and none of them reaches that one.
@@ -56,6 +57,7 @@ pub use course::errno;
 pub(crate) use extents::both;
 
 use crate::core::earlier;
+use crate::cross_core::CoreMessage;
 use crate::host::{HostControl, HostEvent, VolumeInfo};
 use crate::limits::{CLIENT_LINES_MAX, EXPORTS_MAX};
 use crate::machine::{ConnId, Memory, Output};
@@ -113,6 +115,8 @@ pub enum ExportControl {
     Host(HostControl),
     /// For a mirror.
     Mirror(u16, MirrorOrder),
+    /// Of another core, in the order in which that has sent its messages.
+    OfCore(CoreMessage),
     /// Offer something under a number below [`EXPORTS_MAX`].
     Offer(u32, Offer),
     /// Offer it no more; its clients are told so, finish what is in flight within so many ns, and
@@ -142,6 +146,8 @@ pub enum ExportEvent {
     /// Of the devices; the end of an I/O only of one that the program has submitted
     /// ([`Core::submit`](crate::Core::submit)).
     Host(HostEvent),
+    /// For the core of this number, as [`ExportControl::OfCore`].
+    ToCore(u16, CoreMessage),
     /// An export was withdrawn, and none of its clients is left: its number may be another's. Said
     /// once for each [`ExportControl::Withdraw`], so that it means no other.
     Vacated(u32),
@@ -347,6 +353,11 @@ impl NbdServer {
     pub fn renew(&mut self, export: u32, offer: Offer, drain_ns: u64, now_ns: u64) {
         self.offer(export, offer);
         self.shut(Some(export), drain_ns, now_ns);
+    }
+
+    /// The client of a request.
+    pub fn client_of(&self, ticket: u32) -> u16 {
+        self.table[ticket].client
     }
 
     pub fn expect_source(&mut self, export: u32, source: Reader) {

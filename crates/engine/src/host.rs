@@ -321,6 +321,11 @@ impl Multipath {
 
 /// As [`Machine`](crate::Machine) has them, for [`Core`](crate::Core).
 impl Multipath {
+    /// This core, and how many there are.
+    pub(crate) fn cores(&self) -> (u16, u16) {
+        (self.on.settings.core, self.on.settings.cores)
+    }
+
     pub(crate) fn connections_max(&self) -> u32 {
         self.room as u32 * 2
     }

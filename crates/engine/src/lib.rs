@@ -8,6 +8,7 @@
 //! * [`export`]: the NBD server, a front end
 //! * `nvme_server`: the NVMe/TCP server, another one
 //! * `pipeline`: a request of either on its way over a device
+//! * `cross_core`: changes of which all cores have to know
 //! * [`discovery`]: which ways to subsystems there are
 //! * [`buddy`]: who owns which range of the core's arena
 //! * [`seldom`]: how often is spoken of what strangers can cause
@@ -17,6 +18,7 @@ extern crate alloc;
 
 pub mod buddy;
 mod core;
+mod cross_core;
 mod devices;
 pub mod discovery;
 pub mod export;
@@ -33,5 +35,6 @@ mod slot_queues;
 pub mod target;
 
 pub use self::core::{Core, listener_of};
+pub use cross_core::CoreMessage;
 pub use machine::{Around, ConnId, DeviceOp, DeviceRequest, LocalDevice, Machine, Output, Span};
 pub use nvme_server::{NvmeConfig, NvmeControl, NvmePlace};

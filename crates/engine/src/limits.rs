@@ -194,3 +194,7 @@ pub const LEG_HANGS_NS: u64 = 1_000_000_000;
 pub const LEG_RETRY_NS: u64 = 1_000_000_000;
 /// The longest of these.
 pub const LEG_RETRY_MAX_NS: u64 = 300_000_000_000;
+
+/// For how long a change is under way, at the least, before the other cores are told of it, ns.
+/// Clients wait for a second or more before they send a change again.
+pub const SHOWN_AFTER_NS: u64 = 125_000_000;

@@ -19,8 +19,8 @@ use crate::limits::{AGAIN_MAX, BUFFER_MAX, REQUEST_IOS_MAX, ZEROES_BYTES};
 use crate::machine::{Memory, Span};
 use crate::mirror::Devices;
 use crate::slot_queues::SlotQueues;
-use block::Range;
-use block::order::Ticket;
+use block::order::{ChangeOrder, Ticket};
+use block::{Key, Range};
 use multipath::Outcome;
 
 /// Most bytes of one I/O without data; a multiple of each block size.
@@ -37,6 +37,8 @@ pub(crate) enum Stage {
     Memory,
     /// A write whose data arrives.
     Data,
+    /// Waits for a place among the changes of all cores.
+    Cores,
     /// Waits for changes that it overlaps.
     Order,
     /// The blocks that it covers partly are read.
@@ -54,11 +56,12 @@ pub(crate) enum Stage {
 
 impl Stage {
     fn may_become(self, next: Self) -> bool {
-        use Stage::{Answered, Data, Edges, Flush, Free, Io, Memory, Merge, Order};
+        use Stage::{Answered, Cores, Data, Edges, Flush, Free, Io, Memory, Merge, Order};
         match self {
-            Free => matches!(next, Memory | Data | Order | Io),
-            Memory => matches!(next, Data | Order | Io | Answered | Free),
-            Data => matches!(next, Order | Free),
+            Free => matches!(next, Memory | Data | Cores | Order | Io),
+            Memory => matches!(next, Data | Cores | Order | Io | Answered | Free),
+            Data => matches!(next, Cores | Order | Free),
+            Cores => matches!(next, Order | Answered),
             Order => matches!(next, Edges | Io | Answered),
             Edges => matches!(next, Merge | Answered),
             Merge => matches!(next, Io | Answered),
@@ -120,7 +123,17 @@ pub(crate) struct Pipeline {
     is_queued: bool,
     /// Its place among the changes under way, from when all of it is here until its last I/O ended.
     order: Option<Ticket>,
+    /// It has to be alone in its range on all cores.
+    alone: Option<Alone>,
     failed: Option<Outcome>,
+}
+
+/// A change that all cores know of.
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    key: Key,
+    /// Its turn has come on all of them.
+    begins: bool,
 }
 
 impl Default for Pipeline {
@@ -139,6 +152,7 @@ impl Default for Pipeline {
             zeroing: Zeroing::Fast,
             is_queued: false,
             order: None,
+            alone: None,
             failed: None,
         }
     }
@@ -249,6 +263,32 @@ impl Pipeline {
         begins
     }
 
+    /// Asks the other cores for a place: it covers blocks partly.
+    pub fn ask_cores(&mut self, devices: &mut Devices, cookie: u64, range: Range) {
+        self.enter(Stage::Cores);
+        let key = devices.cross_core.ask(cookie, self.device, range);
+        self.alone = Some(Alone { key, begins: false });
+    }
+
+    /// The turn of a change has come on this core; whether it begins.
+    pub fn has_turn(&self, devices: &mut Devices) -> bool {
+        if let Some(alone) = self.alone
+            && !alone.begins
+        {
+            devices.cross_core.has_turn(alone.key);
+            return false;
+        }
+        true
+    }
+
+    /// Its turn has come on all cores.
+    pub fn begin_alone(&mut self) {
+        let Some(alone) = &mut self.alone else {
+            unreachable!("it did not ask");
+        };
+        alone.begins = true;
+    }
+
     /// No change is in the way: its I/Os begin, with those of blocks that it covers partly.
     pub fn start(&mut self, devices: &Devices, has_edges: bool) {
         self.given_up = devices.times_given_up(self.device);
@@ -267,7 +307,7 @@ impl Pipeline {
     pub fn begin_flush(&mut self, devices: &mut Devices) {
         self.asked = 0;
         self.enter(Stage::Flush);
-        self.leave_order(devices);
+        self.leave_order(devices, ChangeOrder::end);
     }
 
     /// Whether all of a read or write was asked for: `next` makes no more I/Os of it.
@@ -456,30 +496,30 @@ impl Pipeline {
             // It failed, or found slots before its turn. Its number may be another's soon.
             slots.remove(self.device, id);
         }
-        self.leave_order(devices);
+        self.leave_order(devices, ChangeOrder::end);
         self.failed
     }
 
     /// It ends while it waits, perhaps for other changes.
     pub fn withdraw(&mut self, id: u32, devices: &mut Devices, slots: &mut SlotQueues) {
         assert!(self.is_waiting(), "an I/O of the request is under way");
-        if let Some(place) = self.order.take() {
-            devices.order.withdraw(place);
-        }
+        self.leave_order(devices, ChangeOrder::withdraw);
         self.end(id, devices, slots);
     }
 
     /// Begins though other changes are in the way: a planted bug.
     pub fn overtake(&mut self, devices: &mut Devices) {
-        if let Some(place) = self.order.take() {
-            devices.order.withdraw(place);
-        }
+        self.leave_order(devices, ChangeOrder::withdraw);
     }
 
     /// Nothing of it is executed any more: changes that it kept waiting begin in this turn.
-    fn leave_order(&mut self, devices: &mut Devices) {
+    fn leave_order(&mut self, devices: &mut Devices, leave: impl Fn(&mut ChangeOrder, Ticket)) {
         if let Some(place) = self.order.take() {
-            devices.order.end(place);
+            devices.cross_core.hide(place);
+            leave(&mut devices.order, place);
+        }
+        if let Some(alone) = self.alone.take() {
+            devices.cross_core.end(alone.key);
         }
     }
 }

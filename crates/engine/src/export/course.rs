@@ -4,6 +4,7 @@ use super::{Devices, NbdServer};
 use crate::host::IoDone;
 use crate::limits::TICKETS_READY;
 use crate::machine::{Memory, Output};
+use crate::mirror::MIRRORS_FROM;
 use crate::pipeline::Stage;
 use crate::slot_queues::{Round, SlotQueues};
 use alloc::vec;
@@ -92,6 +93,19 @@ impl NbdServer {
         }
         let (start, end) = work.blocks(work.block);
         let range = Range { start, end };
+        // A mirror's clients are on one core.
+        let others = devices.cross_core.has_others() && work.pipeline.device() < MIRRORS_FROM;
+        if others && work.edge_count > 0 && !canary::has(Bug::EdgesOnTwoCores) {
+            return work.pipeline.ask_cores(devices, ticket.into(), range);
+        }
+        self.place(devices, ticket);
+    }
+
+    /// A change gets its place among those of this core: it begins when none of them is in the way.
+    pub fn place(&mut self, devices: &mut Devices, ticket: u32) {
+        let work = &mut self.table[ticket];
+        let (start, end) = work.blocks(work.block);
+        let range = Range { start, end };
         if work.pipeline.admit(devices, ticket.into(), range) {
             self.start(devices, ticket);
         } else if canary::has(Bug::Overtaking)
@@ -102,9 +116,18 @@ impl NbdServer {
         }
     }
 
-    /// Begins a request: no change that it overlaps is in the way.
+    /// The turn of a change has come on all cores.
+    pub fn begin_alone(&mut self, devices: &mut Devices, ticket: u32) {
+        self.table[ticket].pipeline.begin_alone();
+        self.start(devices, ticket);
+    }
+
+    /// Begins a request: no change that it overlaps is in the way, on this core.
     pub fn start(&mut self, devices: &mut Devices, ticket: u32) {
         let work = &mut self.table[ticket];
+        if !work.pipeline.has_turn(devices) {
+            return;
+        }
         if self.clients[usize::from(work.client)].broken && work.request.kind.is_change() {
             // Its client may have sent it again, and something newer, by another connection.
             work.pipeline.fail(Outcome::Stopped);

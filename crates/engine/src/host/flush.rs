@@ -182,7 +182,8 @@ impl VolumeIo<'_> {
                 continue; // it has left
             };
             let live = path.is_live();
-            let all = self.on.settings.cores > 1 && live && path.has_cache();
+            let cores = self.on.settings.cores > 1 && !canary::has(Bug::FlushOfOneCore);
+            let all = cores && live && path.has_cache();
             let asked = self.on.ios.get(index).flush.asked & 1 << at.0 != 0;
             let needed = match live {
                 true => path.is_unflushed() || all,

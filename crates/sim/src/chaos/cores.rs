@@ -49,24 +49,32 @@ impl Host {
             let Some(event) = engine.poll_event() else {
                 break;
             };
-            let ExportEvent::Host(event) = event else {
-                continue;
+            let event = match event {
+                ExportEvent::Host(event) => event,
+                ExportEvent::ToCore(to, message) => {
+                    let to = self.cores[usize::from(to)];
+                    self.post(world, mail, to, ExportControl::OfCore(message));
+                    continue;
+                }
+                _ => continue,
             };
             let others = self.cores.iter().copied().filter(|it| *it != node);
             match event {
                 HostEvent::Publish(news) => {
                     for other in others.collect::<Vec<_>>() {
                         let message = HostControl::Path(news.clone());
-                        self.post(world, mail, other, message);
+                        self.post(world, mail, other, ExportControl::Host(message));
                     }
                 }
                 HostEvent::Report(news) => {
                     let first = self.cores[0];
-                    self.post(world, mail, first, HostControl::Path(news));
+                    let message = ExportControl::Host(HostControl::Path(news));
+                    self.post(world, mail, first, message);
                 }
                 HostEvent::Mark(mark) => {
                     self.mark_ns = self.mark_ns.max(Some(mark.bound_ns));
-                    self.post(world, mail, node, HostControl::Marked(mark));
+                    let message = ExportControl::Host(HostControl::Marked(mark));
+                    self.post(world, mail, node, message);
                 }
                 // Only changes of data can come late.
                 HostEvent::Unfinished { changes, .. } => self.unfinished |= changes > 0,
@@ -98,11 +106,11 @@ impl Host {
         world: &mut World,
         mail: &mut Vec<Option<ExportControl>>,
         to: usize,
-        message: HostControl,
+        message: ExportControl,
     ) {
         let at_ns = world.now_ns + world.random.up_to(MAIL_NS);
         self.mail_ns = self.mail_ns.max(at_ns);
-        send(world, mail, to, self.mail_ns, ExportControl::Host(message));
+        send(world, mail, to, self.mail_ns, message);
     }
 
     /// Shows the other cores what one has in flight (T47), and tells it what they have.
