@@ -93,8 +93,11 @@ enum Own {
 pub(crate) struct CrossCore {
     core: u16,
     cores: u16,
+    /// Changes of this core that others know of.
     own: SlotMap<Own>,
-    /// Own ones that are shown, by their places.
+    /// Those that ask to be alone, or are, by their cookies.
+    alone: BTreeMap<u64, Key>,
+    /// Those that are shown, by their places.
     shown: BTreeMap<Ticket, Key>,
     /// Places of other cores' changes among this core's.
     places: BTreeMap<ChangeId, Ticket>,
@@ -145,20 +148,25 @@ impl CrossCore {
 
     /// A change of this core must be alone in its range. [`Step::Place`] and [`Step::Begin`] with
     /// this cookie follow, unless it ends before.
-    pub fn ask(&mut self, cookie: u64, volume: u16, range: Range) -> Key {
+    pub fn ask(&mut self, cookie: u64, volume: u16, range: Range) {
         let key = self.own.insert(Own::Alone(cookie));
+        let before = self.alone.insert(cookie, key);
+        assert!(before.is_none(), "change {cookie} has asked");
         let id = self.id(key);
         self.send(0, CoreMessage::Ask(OtherChange { id, volume, range }));
-        key
     }
 
     /// The turn of such a change has come on this core.
-    pub fn has_turn(&mut self, key: Key) {
-        self.send(0, CoreMessage::Turn(self.id(key), self.core));
+    pub fn has_turn(&mut self, cookie: u64) {
+        let id = self.id(self.alone[&cookie]);
+        self.send(0, CoreMessage::Turn(id, self.core));
     }
 
     /// Such a change has ended, or its client is gone.
-    pub fn end(&mut self, key: Key) {
+    pub fn end(&mut self, cookie: u64) {
+        let Some(key) = self.alone.remove(&cookie) else {
+            unreachable!("change {cookie} did not ask");
+        };
         self.own.remove(key);
         self.send(0, CoreMessage::Over(self.id(key)));
     }
@@ -219,8 +227,7 @@ impl CrossCore {
     /// One that has asked is known by that. Shown to a core before it gets its place there, it would
     /// wait for itself.
     fn may_show(&self, cookie: u64) -> bool {
-        let has_asked = |it: &Own| matches!(it, Own::Alone(asked) if *asked == cookie);
-        is_own(cookie) && !self.own.iter().any(|(_, it)| has_asked(it))
+        is_own(cookie) && !self.alone.contains_key(&cookie)
     }
 
     /// Shows what the issuer's requests change.

@@ -19,8 +19,8 @@ use crate::limits::{AGAIN_MAX, BUFFER_MAX, REQUEST_IOS_MAX, ZEROES_BYTES};
 use crate::machine::{Memory, Span};
 use crate::mirror::Devices;
 use crate::slot_queues::SlotQueues;
+use block::Range;
 use block::order::{ChangeOrder, Ticket};
-use block::{Key, Range};
 use multipath::Outcome;
 
 /// Most bytes of one I/O without data; a multiple of each block size.
@@ -123,17 +123,19 @@ pub(crate) struct Pipeline {
     is_queued: bool,
     /// Its place among the changes under way, from when all of it is here until its last I/O ended.
     order: Option<Ticket>,
-    /// It has to be alone in its range on all cores.
-    alone: Option<Alone>,
+    alone: Alone,
     failed: Option<Outcome>,
 }
 
-/// A change that all cores know of.
-#[derive(Clone, Copy, Debug)]
-struct Alone {
-    key: Key,
-    /// Its turn has come on all of them.
-    begins: bool,
+/// Whether a change has to be alone in its range, on all cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Alone {
+    #[default]
+    No,
+    /// Its turn has not come on all of them.
+    Asked,
+    /// It has.
+    Granted,
 }
 
 impl Default for Pipeline {
@@ -152,7 +154,7 @@ impl Default for Pipeline {
             zeroing: Zeroing::Fast,
             is_queued: false,
             order: None,
-            alone: None,
+            alone: Alone::No,
             failed: None,
         }
     }
@@ -263,30 +265,26 @@ impl Pipeline {
         begins
     }
 
-    /// Asks the other cores for a place: it covers blocks partly.
-    pub fn ask_cores(&mut self, devices: &mut Devices, cookie: u64, range: Range) {
+    /// Asks the other cores for a place: it covers blocks partly. `id`: its number, and its cookie
+    /// there.
+    pub fn ask_cores(&mut self, id: u32, devices: &mut Devices, range: Range) {
         self.enter(Stage::Cores);
-        let key = devices.cross_core.ask(cookie, self.device, range);
-        self.alone = Some(Alone { key, begins: false });
+        self.alone = Alone::Asked;
+        devices.cross_core.ask(id.into(), self.device, range);
     }
 
     /// The turn of a change has come on this core; whether it begins.
-    pub fn has_turn(&self, devices: &mut Devices) -> bool {
-        if let Some(alone) = self.alone
-            && !alone.begins
-        {
-            devices.cross_core.has_turn(alone.key);
-            return false;
+    pub fn has_turn(&self, id: u32, devices: &mut Devices) -> bool {
+        if self.alone == Alone::Asked {
+            devices.cross_core.has_turn(id.into());
         }
-        true
+        self.alone != Alone::Asked
     }
 
     /// Its turn has come on all cores.
     pub fn begin_alone(&mut self) {
-        let Some(alone) = &mut self.alone else {
-            unreachable!("it did not ask");
-        };
-        alone.begins = true;
+        assert_eq!(self.alone, Alone::Asked, "it has a turn that did not ask");
+        self.alone = Alone::Granted;
     }
 
     /// No change is in the way: its I/Os begin, with those of blocks that it covers partly.
@@ -304,10 +302,10 @@ impl Pipeline {
 
     /// Its changes must become durable. Nothing of it is executed any more, and a flush may wait
     /// long: it is no longer in the way of other changes.
-    pub fn begin_flush(&mut self, devices: &mut Devices) {
+    pub fn begin_flush(&mut self, id: u32, devices: &mut Devices) {
         self.asked = 0;
         self.enter(Stage::Flush);
-        self.leave_order(devices, ChangeOrder::end);
+        self.leave_order(id, devices, ChangeOrder::end);
     }
 
     /// Whether all of a read or write was asked for: `next` makes no more I/Os of it.
@@ -496,30 +494,35 @@ impl Pipeline {
             // It failed, or found slots before its turn. Its number may be another's soon.
             slots.remove(self.device, id);
         }
-        self.leave_order(devices, ChangeOrder::end);
+        self.leave_order(id, devices, ChangeOrder::end);
         self.failed
     }
 
     /// It ends while it waits, perhaps for other changes.
     pub fn withdraw(&mut self, id: u32, devices: &mut Devices, slots: &mut SlotQueues) {
         assert!(self.is_waiting(), "an I/O of the request is under way");
-        self.leave_order(devices, ChangeOrder::withdraw);
+        self.leave_order(id, devices, ChangeOrder::withdraw);
         self.end(id, devices, slots);
     }
 
     /// Begins though other changes are in the way: a planted bug.
-    pub fn overtake(&mut self, devices: &mut Devices) {
-        self.leave_order(devices, ChangeOrder::withdraw);
+    pub fn overtake(&mut self, id: u32, devices: &mut Devices) {
+        self.leave_order(id, devices, ChangeOrder::withdraw);
     }
 
     /// Nothing of it is executed any more: changes that it kept waiting begin in this turn.
-    fn leave_order(&mut self, devices: &mut Devices, leave: impl Fn(&mut ChangeOrder, Ticket)) {
+    fn leave_order(
+        &mut self,
+        id: u32,
+        devices: &mut Devices,
+        leave: impl Fn(&mut ChangeOrder, Ticket),
+    ) {
         if let Some(place) = self.order.take() {
             devices.cross_core.hide(place);
             leave(&mut devices.order, place);
         }
-        if let Some(alone) = self.alone.take() {
-            devices.cross_core.end(alone.key);
+        if core::mem::take(&mut self.alone) != Alone::No {
+            devices.cross_core.end(id.into());
         }
     }
 }

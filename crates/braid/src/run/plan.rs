@@ -270,7 +270,11 @@ impl ActualVolume {
         let volumes = state.volumes.iter();
         let there = volumes.map(|(number, running)| Self {
             now: DesiredVolume::new(state, number),
-            presence: running.entries().iter().map(|it| of_path(number, it)).collect(),
+            presence: running
+                .entries()
+                .iter()
+                .map(|it| of_path(number, it))
+                .collect(),
             is_idle: false,
         });
         let mirrors = state.volumes.iter().filter(|(_, it)| it.of.is_mirror());

@@ -49,7 +49,7 @@ enum Is {
 struct Change {
     core: usize,
     range: Range,
-    key: Option<Key>,
+    is_alone: bool,
     place: Option<Ticket>,
     is: Is,
 }
@@ -89,7 +89,7 @@ impl All {
         let it = self.changes[number];
         assert_eq!(it.is, Is::Waiting, "change {number}");
         for (other, before) in self.changes.iter().enumerate() {
-            let is_apart = before.core != it.core && before.key.is_none() && it.key.is_none();
+            let is_apart = before.core != it.core && !before.is_alone && !it.is_alone;
             let may = before.is != Is::Begun || is_apart || !before.range.overlaps(it.range);
             assert!(may, "{number} {it:?} begins beside {other} {before:?}");
         }
@@ -100,10 +100,10 @@ impl All {
     fn has_place(&mut self, number: usize, place: Ticket, begins: bool) {
         let it = &mut self.changes[number];
         (it.place, it.is) = (Some(place), Is::Waiting);
-        match (begins, it.key) {
+        match (begins, it.is_alone) {
             (false, _) => {}
-            (true, Some(key)) => self.cores[it.core].cross.has_turn(key),
-            (true, None) => self.begin(number),
+            (true, true) => self.cores[it.core].cross.has_turn(number as u64),
+            (true, false) => self.begin(number),
         }
     }
 
@@ -117,11 +117,13 @@ impl All {
     fn come(&mut self, core: u16, range: Range, is_alone: bool) {
         let number = self.changes.len();
         let at = usize::from(core);
-        let key = is_alone.then(|| self.cores[at].cross.ask(number as u64, VOLUME, range));
+        if is_alone {
+            self.cores[at].cross.ask(number as u64, VOLUME, range);
+        }
         self.changes.push(Change {
             core: at,
             range,
-            key,
+            is_alone,
             place: None,
             is: if is_alone { Is::Asking } else { Is::Waiting },
         });
@@ -134,14 +136,14 @@ impl All {
     fn end(&mut self, number: usize) {
         let it = &mut self.changes[number];
         it.is = Is::Ended;
-        let (key, place) = (it.key, it.place);
+        let (is_alone, place) = (it.is_alone, it.place);
         let One { order, cross, .. } = &mut self.cores[it.core];
         if let Some(place) = place {
             cross.hide(place);
             order.withdraw(place);
         }
-        if let Some(key) = key {
-            cross.end(key);
+        if is_alone {
+            cross.end(number as u64);
         }
         self.settle();
     }
@@ -209,8 +211,7 @@ impl All {
             Act::Whole(core, start, end) => self.come(core, Range { start, end }, false),
             Act::Alone(core, start, end) => self.come(core, Range { start, end }, true),
             Act::End(index) => {
-                let ends =
-                    |it: &Change| it.is == Is::Begun || it.key.is_some() && it.is != Is::Ended;
+                let ends = |it: &Change| it.is == Is::Begun || it.is_alone && it.is != Is::Ended;
                 let may: Vec<usize> = (0..self.changes.len())
                     .filter(|&number| ends(&self.changes[number]))
                     .collect();
@@ -245,7 +246,7 @@ proptest! {
         for it in &all.cores {
             prop_assert!(it.order.is_empty() && it.cross.places.is_empty());
             prop_assert!(it.cross.own.is_empty() && it.cross.asking.is_empty());
-            prop_assert!(it.cross.shown.is_empty() && it.cross.waiting.is_empty());
+            prop_assert!(it.cross.shown.is_empty() && it.cross.waiting.is_empty() && it.cross.alone.is_empty());
         }
     }
 }

@@ -93,10 +93,12 @@ impl NbdServer {
         }
         let (start, end) = work.blocks(work.block);
         let range = Range { start, end };
-        // A mirror's clients are on one core.
-        let others = devices.cross_core.has_others() && work.pipeline.device() < MIRRORS_FROM;
-        if others && work.edge_count > 0 && !canary::has(Bug::EdgesOnTwoCores) {
-            return work.pipeline.ask_cores(devices, ticket.into(), range);
+        if work.edge_count > 0
+            && devices.cross_core.has_others()
+            && work.pipeline.device() < MIRRORS_FROM // a mirror's clients are on one core
+            && !canary::has(Bug::EdgesOnTwoCores)
+        {
+            return work.pipeline.ask_cores(ticket, devices, range);
         }
         self.place(devices, ticket);
     }
@@ -111,7 +113,7 @@ impl NbdServer {
         } else if canary::has(Bug::Overtaking)
             || (canary::has(Bug::NoBehind) && work.edge_count == 0)
         {
-            work.pipeline.overtake(devices);
+            work.pipeline.overtake(ticket, devices);
             self.start(devices, ticket);
         }
     }
@@ -125,7 +127,7 @@ impl NbdServer {
     /// Begins a request: no change that it overlaps is in the way, on this core.
     pub fn start(&mut self, devices: &mut Devices, ticket: u32) {
         let work = &mut self.table[ticket];
-        if !work.pipeline.has_turn(devices) {
+        if !work.pipeline.has_turn(ticket, devices) {
             return;
         }
         if self.clients[usize::from(work.client)].broken && work.request.kind.is_change() {
@@ -164,7 +166,7 @@ impl NbdServer {
                         && work.request.kind != Kind::Write
                         && !work.pipeline.has_failed() =>
                 {
-                    work.pipeline.begin_flush(devices);
+                    work.pipeline.begin_flush(ticket, devices);
                 }
                 _ => return self.answer(devices, ticket),
             }

@@ -107,12 +107,7 @@ fn a2_a_single_path_is_not_sampled() {
 fn a2_a_path_that_is_left_alone_is_not_sampled() {
     let mut selector = Selector::new(3, Policy::WEIGHTED_LATENCY);
     let mut expected = 0;
-    for (path, is_present, samples) in [
-        (0, false, 1),
-        (2, false, 0),
-        (0, true, 1),
-        (0, false, 0),
-    ] {
+    for (path, is_present, samples) in [(0, false, 1), (2, false, 0), (0, true, 1), (0, false, 0)] {
         selector.set_present(PathIndex(path), is_present);
         serve_on(&mut selector, 1);
         expected += samples;

@@ -205,7 +205,9 @@ impl Service {
     ) -> Result<(), ControlError> {
         let accept = |accept| {
             let order = accepts.then_some(MirrorOrder::AcceptName(accept));
-            order.into_iter().for_each(|it| self.senders.order(volume, it));
+            order
+                .into_iter()
+                .for_each(|it| self.senders.order(volume, it));
         };
         accept(true);
         let started = start();

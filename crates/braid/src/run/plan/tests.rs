@@ -261,7 +261,10 @@ fn mirror_that_is_to_stop_or_start_is_one_change() {
     assert_eq!(to(&on, RunState::On(how)), [start.clone()]);
     assert_eq!(to(&on, RunState::Ending), []);
     let again = Change::StartMirror("m".into(), MirrorStart::default(), exports);
-    assert_eq!((start.undo(), stop.undo()), (Some(stop.clone()), Some(again)));
+    assert_eq!(
+        (start.undo(), stop.undo()),
+        (Some(stop.clone()), Some(again))
+    );
     assert_eq!(start.to_string(), "start mirror m");
     assert_eq!(stop.to_string(), "stop mirror m");
 }

@@ -75,7 +75,10 @@ fn words_that_mean_nothing() {
             "bench mem:1m --ewma-shift -1",
             &["ewma_shift is not a whole number"],
         ),
-        ("bench mem:1m --weight-timeout 4294967296", &["over 4294967295 seconds"]),
+        (
+            "bench mem:1m --weight-timeout 4294967296",
+            &["over 4294967295 seconds"],
+        ),
         (
             "bench mem:1m --weight-timeout -5",
             &["neither whole seconds"],

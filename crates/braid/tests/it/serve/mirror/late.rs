@@ -302,7 +302,11 @@ fn file_that_comes_late_joins_a_renamed_volume() {
     std::thread::sleep(std::time::Duration::from_secs(3));
     disk.go_on();
     engine.notes("w0: its path is there now");
-    assert!(!engine.seen.contains("there is no volume"), "{}", engine.seen);
+    assert!(
+        !engine.seen.contains("there is no volume"),
+        "{}",
+        engine.seen
+    );
     assert_eq!(Client::open_named(&nbd, "w0").write(0, 7), 0);
     end(engine);
 }

@@ -86,7 +86,10 @@ fn verbs_of_a_mirror_that_leaves_are_refused() {
     configure(&place, &[("v1", ["c", "d"])]);
     let file = File::create(place.path("e")).unwrap();
     file.set_len(LEG_BYTES).unwrap();
-    let (leg, export) = (place.leg("e"), format!("unix:{}", place.path("e.sock").display()));
+    let (leg, export) = (
+        place.leg("e"),
+        format!("unix:{}", place.path("e.sock").display()),
+    );
     std::thread::scope(|scope| {
         let first = scope.spawn(|| place.ask(&["mirror", "add", "v0", &uri]));
         let connection = silent.accept().unwrap();
@@ -110,7 +113,10 @@ fn verbs_of_a_mirror_that_leaves_are_refused() {
         for verb in late {
             let output = verb.join().unwrap();
             assert_eq!(output.status.code(), Some(2), "{output:?}");
-            assert!(said(&output).contains("there is no volume \"v0\""), "{output:?}");
+            assert!(
+                said(&output).contains("there is no volume \"v0\""),
+                "{output:?}"
+            );
         }
     });
     assert_eq!(client(&place, "v1").write(0, 7), 0);

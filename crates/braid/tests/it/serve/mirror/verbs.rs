@@ -315,7 +315,10 @@ fn orders_to_a_stopped_mirror_are_refused() {
     };
     let engine = place.start();
     place.told(&["mirror", "stop", "v0", "--force"]);
-    std::fs::File::create(place.path("c")).unwrap().set_len(LEG_BYTES).unwrap();
+    std::fs::File::create(place.path("c"))
+        .unwrap()
+        .set_len(LEG_BYTES)
+        .unwrap();
     let (a, c) = (place.leg("a"), place.leg("c"));
     let read = || ["a", "b", "c"].map(|leg| std::fs::read(place.path(leg)).unwrap());
     let before = read();
@@ -339,7 +342,12 @@ fn orders_to_a_stopped_mirror_are_refused() {
         let output = place.ask(words);
         assert!(!output.status.success(), "{words:?}: {output:?}");
         let why = said(&output);
-        let parts = ["does not run", "was stopped", "no leg was cut off", "there is no volume"];
+        let parts = [
+            "does not run",
+            "was stopped",
+            "no leg was cut off",
+            "there is no volume",
+        ];
         assert!(parts.iter().any(|it| why.contains(it)), "{words:?}: {why}");
     }
     assert!(before == read(), "something was written");
