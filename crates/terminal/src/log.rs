@@ -1,233 +1,212 @@
-//! Lines on standard error of what goes on for long: what services note, and what the layers below
-//! log.
+//! Lines on standard error: notes of services, warnings and errors of the layers below.
 //!
 //! # Contract
-//! Who says something never waits, though nobody may take what is written there: a thread writes
-//! the lines, made with the first of them. It costs nothing until then, and sleeps afterwards.
-//! [`end`] waits for what was said before, for [`LOG_END_WAIT`] at most.
+//! A speaker never waits, even while nothing reads standard error: a thread of `tracing-appender`,
+//! which sleeps between lines, writes them. [`end`] waits until all are written, for
+//! [`LOG_END_WAIT`] at most.
 //!
 //! # Limits
-//! Of the layers below warnings and errors only; [`LINES_MAX`] lines that are not written yet, more
-//! are counted, and the count is a line.
+//! The layers below: warnings and errors only. [`LINES_MAX`] lines may wait to be written; more are
+//! dropped and counted, and the count is a line.
 use crate::limits::{LINES_MAX, LOG_END_WAIT};
 use crate::output;
-use std::fmt::{Debug, Write};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use std::{fmt, io, mem, thread};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Subscriber};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, format};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+
+/// Target of the events that are notes.
+const NOTE: &str = "note";
 
 /// Of this process.
-static LINES: Lines = Lines::new();
+static LOG: Log = Log::new();
 
-/// Passes on events of the layers below from now on.
+/// Writes notes, warnings and errors from now on.
 pub fn install() {
+    let subscriber = LOG.start(LINES_MAX, output::note);
     // Only this program's main function installs one.
-    let _ = tracing::subscriber::set_global_default(Notes(&LINES));
+    let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// One line.
+/// Writes one line.
 pub fn say(text: String) {
-    LINES.say(text);
+    tracing::info!(target: NOTE, "{text}");
 }
 
-/// Until what was said before is written, or nobody takes it.
+/// Waits until all lines are written, or nothing takes them.
 pub fn end() {
-    LINES.end(LOG_END_WAIT);
+    LOG.end(LOG_END_WAIT);
 }
 
-/// Lines on their way.
-struct Lines {
-    to: OnceLock<SyncSender<Said>>,
-    /// For which there was no room since it was said last.
-    lost: AtomicU64,
+struct Log {
+    /// Lines that are waiting, and all that were lost.
+    unwritten: AtomicUsize,
+    lost: OnceLock<ErrorCounter>,
 }
 
-enum Said {
-    Line(String),
-    /// All before it is written.
-    End(SyncSender<()>),
-}
-
-impl Lines {
+impl Log {
     const fn new() -> Self {
         Self {
-            to: OnceLock::new(),
-            lost: AtomicU64::new(0),
+            unwritten: AtomicUsize::new(0),
+            lost: OnceLock::new(),
         }
     }
 
-    fn say(&'static self, text: String) {
-        let to = self.to.get_or_init(|| self.start());
-        match to.try_send(Said::Line(text)) {
-            Ok(()) => {}
-            // Without a thread who speaks waits.
-            Err(TrySendError::Disconnected(Said::Line(text))) => output::note(&text),
-            Err(_) => {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+    fn start(
+        &'static self,
+        lines_max: usize,
+        note: impl Fn(&str) + Send + 'static,
+    ) -> impl Subscriber {
+        let (queue, guard) = NonBlockingBuilder::default()
+            .buffered_lines_limit(lines_max)
+            .thread_name("log")
+            .finish(Writer {
+                log: self,
+                reported: 0,
+                note,
+            });
+        // Where the queue stays full the guard's drop prints to standard output, which may be the
+        // same pipe that nothing reads: `end` waits in its place.
+        mem::forget(guard);
+        let _ = self.lost.set(queue.error_counter());
+        let levels = Targets::new().with_default(LevelFilter::WARN);
+        let lines = tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .event_format(Line)
+            .with_writer(move || {
+                self.unwritten.fetch_add(1, Ordering::Relaxed);
+                queue.clone()
+            });
+        tracing_subscriber::registry()
+            .with(levels.with_target(NOTE, LevelFilter::INFO))
+            .with(lines)
     }
 
-    fn start(&'static self) -> SyncSender<Said> {
-        let (to, lines) = sync_channel(LINES_MAX);
-        let write = move || self.write(&lines, output::note);
-        // If there can be none the receiver is gone with it.
-        let _ = std::thread::Builder::new().name("log".into()).spawn(write);
-        to
-    }
-
-    fn write(&self, lines: &Receiver<Said>, note: impl Fn(&str)) {
-        for said in lines {
-            match said {
-                Said::Line(line) => note(&line),
-                Said::End(ended) => drop(ended.try_send(())),
-            }
-            match self.lost.swap(0, Ordering::Relaxed) {
-                0 => {}
-                lost => note(&format!(
-                    "{lost} lines are lost: standard error took none meanwhile"
-                )),
-            }
-        }
+    fn lost(&self) -> usize {
+        self.lost.get().map_or(0, ErrorCounter::dropped_lines)
     }
 
     fn end(&self, wait: Duration) {
-        let Some(to) = self.to.get() else {
-            return;
-        };
         let until = Instant::now() + wait;
-        let (ended, is_written) = sync_channel(1);
-        let mut said = Said::End(ended);
-        while let Err(TrySendError::Full(back)) = to.try_send(said) {
-            if Instant::now() >= until {
-                return;
-            }
-            said = back;
-            std::thread::sleep(Duration::from_millis(10));
+        while self.lost() < self.unwritten.load(Ordering::Acquire) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
         }
-        let _ = is_written.recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 }
 
-/// Events of the layers below.
-struct Notes(&'static Lines);
+/// Writes each line, then how many were lost meanwhile: `tracing-appender` only counts them.
+struct Writer<N> {
+    log: &'static Log,
+    reported: usize,
+    note: N,
+}
 
-/// An event in words: the message, then its fields.
-struct Line(String);
+impl<N: Fn(&str)> io::Write for Writer<N> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        (self.note)(&String::from_utf8_lossy(line));
+        // Not too early: the queue was full when a line was lost, so another one follows.
+        let lost = self.log.lost();
+        match lost - mem::replace(&mut self.reported, lost) {
+            0 => {}
+            new => (self.note)(&format!(
+                "{new} lines are lost: standard error took none meanwhile"
+            )),
+        }
+        self.log.unwritten.fetch_sub(1, Ordering::Release);
+        Ok(line.len())
+    }
 
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        let _ = match field.name() {
-            "message" => {
-                let fields = std::mem::take(&mut self.0);
-                write!(self.0, "{value:?}{fields}")
-            }
-            name => write!(self.0, " {name}={value:?}"),
-        };
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
-impl Subscriber for Notes {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN
-    }
+/// An event in words: how grave it is, the message, its fields.
+struct Line;
 
-    fn event(&self, event: &Event<'_>) {
-        let mut line = Line(String::new());
-        event.record(&mut line);
-        let level = match *event.metadata().level() {
-            Level::ERROR => "error",
-            _ => "warning",
-        };
-        self.0.say(format!("{level}: {}", line.0));
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut line: format::Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        line.write_str(match *event.metadata().level() {
+            Level::ERROR => "error: ",
+            Level::WARN => "warning: ",
+            _ => "",
+        })?;
+        context.format_fields(line, event)
     }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, sync_channel};
+    use tracing::subscriber::with_default;
 
-    /// Lines that nobody writes yet, and who would.
-    fn lines(room: usize) -> (&'static Lines, Receiver<Said>) {
-        let (to, from) = sync_channel(room);
-        let lines = Box::leak(Box::new(Lines::new()));
-        assert!(lines.to.set(to).is_ok());
-        (lines, from)
-    }
-
-    /// The lines that are written of them.
-    fn written(lines: &Lines, from: &Receiver<Said>) -> Vec<String> {
-        let all = Mutex::new(Vec::new());
-        lines.write(from, |line| all.lock().unwrap().push(line.to_owned()));
-        all.into_inner().unwrap()
-    }
-
-    /// The same lines, and no sender, so that writing ends.
-    fn closed(from: &Receiver<Said>) -> Receiver<Said> {
-        let (to, closed) = sync_channel(16);
-        from.try_iter().for_each(|said| to.send(said).unwrap());
-        closed
+    /// A log with room for two lines, and those that it writes: each waits until it is taken.
+    fn log() -> (&'static Log, impl Subscriber, Receiver<String>) {
+        let log: &Log = Box::leak(Box::new(Log::new()));
+        let (to, lines) = sync_channel(0);
+        let subscriber = log.start(2, move |line| to.send(line.into()).unwrap());
+        (log, subscriber, lines)
     }
 
     #[test]
-    fn warnings_are_lines_and_the_rest_is_nothing() {
-        let (lines, from) = lines(8);
-        tracing::subscriber::with_default(Notes(lines), || {
+    fn notes_and_warnings_are_lines_and_the_rest_is_nothing() {
+        let (_, subscriber, lines) = log();
+        with_default(subscriber, || {
+            tracing::info!("for nobody");
             tracing::error!("/srv/v0 was cut short");
+            assert_eq!(lines.recv().unwrap(), "error: /srv/v0 was cut short");
             tracing::warn!(listener = 3, "not accepting");
-            tracing::info!("nobody asked");
-        });
-        assert_eq!(
-            written(lines, &closed(&from)),
-            [
-                "error: /srv/v0 was cut short",
-                "warning: not accepting listener=3"
-            ]
-        );
-    }
-
-    #[test]
-    fn who_says_something_never_waits_and_what_is_lost_is_counted() {
-        let (lines, from) = lines(2);
-        (0..5).for_each(|line| lines.say(line.to_string()));
-        lines.end(Duration::ZERO);
-        let lost = "3 lines are lost: standard error took none meanwhile";
-        assert_eq!(written(lines, &closed(&from)), ["0", lost, "1"]);
-    }
-
-    #[test]
-    fn the_end_waits_for_what_was_said_before() {
-        let (lines, from) = lines(4);
-        lines.say("last".into());
-        let all = &Mutex::new(Vec::new());
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                for said in from.iter().take(2) {
-                    let one = closed_of(said);
-                    all.lock().unwrap().extend(written(lines, &one));
-                }
-            });
-            lines.end(Duration::from_secs(60));
-            assert_eq!(*all.lock().unwrap(), ["last"]);
+            assert_eq!(lines.recv().unwrap(), "warning: not accepting listener=3");
+            say("v0: started".into());
+            assert_eq!(lines.recv().unwrap(), "v0: started");
         });
     }
 
-    fn closed_of(said: Said) -> Receiver<Said> {
-        let (to, one) = sync_channel(1);
-        to.send(said).unwrap();
-        one
+    #[test]
+    fn a_speaker_never_waits_and_lost_lines_are_counted() {
+        let (log, subscriber, lines) = log();
+        with_default(subscriber, || {
+            // The thread has one of them, or none yet.
+            (0..9).for_each(|line| say(line.to_string()));
+        });
+        log.end(Duration::ZERO);
+        assert_eq!(lines.recv().unwrap(), "0");
+        let lost = lines.recv().unwrap();
+        let seen =
+            ["6", "7"].map(|n| format!("{n} lines are lost: standard error took none meanwhile"));
+        assert!(seen.contains(&lost), "{lost}");
+        assert_eq!(lines.recv().unwrap(), "1");
+    }
+
+    #[test]
+    fn the_end_waits_for_all_lines() {
+        const LATE: Duration = Duration::from_millis(20);
+        let (log, subscriber, lines) = log();
+        with_default(subscriber, || say("last".into()));
+        let begun = Instant::now();
+        let reader = thread::spawn(move || {
+            thread::sleep(LATE);
+            lines.recv().unwrap()
+        });
+        log.end(Duration::from_secs(60));
+        assert!(begun.elapsed() >= LATE);
+        assert_eq!(reader.join().unwrap(), "last");
     }
 }
