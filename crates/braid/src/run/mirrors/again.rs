@@ -64,14 +64,14 @@ impl Service {
         let it = state.volumes.get(volume);
         let it = it.ok_or_else(|| ControlError::refused(HAS_LEFT))?;
         let name = &it.of.name;
-        let mut files = state.configured.legs(name);
-        let called = |it: &&Volume| it.paths.iter().any(|keys| keys.uri.to_string() == wanted);
-        if let Some(file) = files.find(called) {
+        let files: Vec<&Volume> = state.configured.legs(name).collect();
+        let called = |it: &&&Volume| it.paths.iter().any(|keys| keys.uri.to_string() == wanted);
+        if let Some(file) = files.iter().find(called) {
             return Ok(file.name.clone());
         }
         let legs = it.stopped.as_deref().unwrap_or_default();
         let leg = &legs[meant(legs, wanted)?];
-        let file = file_of(state.configured.legs(name), leg).map(|it| it.name.clone());
+        let file = file_of(files.into_iter(), leg).map(|it| it.name.clone());
         file.ok_or_else(|| {
             let why = "which one can't be told, name its URI";
             ControlError::params(format!("{name}: leg {wanted}: {why}"))
