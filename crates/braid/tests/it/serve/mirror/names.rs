@@ -90,18 +90,18 @@ fn verbs_of_a_mirror_that_leaves_are_refused() {
         place.leg("e"),
         format!("unix:{}", place.path("e.sock").display()),
     );
+    let late = [
+        vec!["mirror", "add", "v0", &leg],
+        vec!["mirror", "stop", "v0"],
+        vec!["export", "add", "v0", &export],
+    ];
     std::thread::scope(|scope| {
         let first = scope.spawn(|| place.ask(&["mirror", "add", "v0", &uri]));
         let connection = silent.accept().unwrap();
         let is_queued = || std::thread::sleep(Duration::from_secs(1));
         let reload = scope.spawn(|| place.ask(&["reload"]));
         is_queued();
-        let late = [
-            &["mirror", "add", "v0", &leg][..],
-            &["mirror", "stop", "v0"],
-            &["export", "add", "v0", &export],
-        ];
-        let late = late.map(|words| {
+        let late = late.each_ref().map(|words| {
             let place = &place;
             scope.spawn(move || place.ask(words))
         });
