@@ -15,6 +15,7 @@ use super::entries::{AdminState, Origin, PathEntry};
 use super::paths::uris;
 use super::service::State;
 use crate::uri::PathUri;
+use mirror::machine::Speed;
 use std::collections::BTreeMap;
 
 /// One path as it is to be.
@@ -62,6 +63,16 @@ pub struct MirrorStart {
     pub discard: Option<String>,
     /// Whatever name its legs give.
     pub accept: bool,
+}
+
+/// How fast a mirror is copied in the background. Bounds are kept on its legs (row B6), a pause
+/// lasts until it is ended or the engine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopySpeed {
+    /// `None`: they stay.
+    pub bounds: Option<Speed>,
+    /// Nothing is copied.
+    pub is_paused: bool,
 }
 
 impl Default for RunState {

@@ -7,15 +7,21 @@
 //! steps can be taken back ([`Change::undo`]), so
 //! a plan that is carried out in order, and taken back in reverse where a step fails, ends with the
 //! engine as desired or as it was. The last steps can't fail.
+//!
+//! Orders to a mirror are no changes. A check or a repair has an end of its own; growth follows the
+//! sizes of the legs, and an accepted loss or name is a word about what is on them: none of the
+//! three can be taken back.
 use super::address::NbdAddress;
 use super::config::{Export, PathKeys, Volume};
-use super::desired::{Desired, DesiredVolume, MirrorStart, PathSpec, RunState};
+use super::desired::{CopySpeed, Desired, DesiredVolume, MirrorStart, PathSpec, RunState};
 use super::entries::{AdminState, PathEntry};
 use super::live;
 use super::nvme_exports::NvmeChange;
 use super::paths::uris;
 use super::service::State;
+use crate::units::format_bytes;
 use engine::mirror::LegReport;
+use mirror::machine::Speed;
 use policy::{Knobs, Policy};
 use std::fmt;
 
@@ -75,6 +81,8 @@ pub enum Change {
     AddLeg(String, DesiredVolume),
     /// A leg that a verb means.
     Leg(String, Box<LegReport>, LegVerb),
+    /// Another speed of copies, by verb: before and after.
+    SetSpeed(String, CopySpeed, CopySpeed),
     /// A mirror that was stopped starts, and has these exports, which listen.
     StartMirror(String, MirrorStart, Vec<Export>),
     /// A mirror ends in order. None of its exports listens; it has these when it starts again.
@@ -122,6 +130,7 @@ impl Change {
             | Self::SetAdmin(volume, ..)
             | Self::AddLeg(volume, _)
             | Self::Leg(volume, ..)
+            | Self::SetSpeed(volume, ..)
             | Self::StartMirror(volume, ..)
             | Self::StopMirror(volume, _)
             | Self::RemovePath(volume, _)
@@ -175,6 +184,7 @@ impl Change {
             Self::AddLeg(mirror, leg) => Self::RemoveLeg(mirror, leg),
             Self::Leg(mirror, leg, LegVerb::Fail) => Self::Leg(mirror, leg, LegVerb::Restore),
             Self::Leg(mirror, leg, LegVerb::Restore) => Self::Leg(mirror, leg, LegVerb::Fail),
+            Self::SetSpeed(mirror, before, after) => Self::SetSpeed(mirror, after, before),
             Self::StartMirror(mirror, _, exports) => Self::StopMirror(mirror, exports),
             Self::StopMirror(mirror, exports) => {
                 Self::StartMirror(mirror, MirrorStart::default(), exports)
@@ -219,6 +229,14 @@ impl fmt::Display for Change {
                 };
                 write!(f, "{mirror}: {verb} leg {}", leg.name)
             }
+            Self::SetSpeed(mirror, _, speed) => match speed.bounds {
+                None if speed.is_paused => write!(f, "{mirror}: pause copies"),
+                None => write!(f, "{mirror}: resume copies"),
+                Some(Speed { floor, ceiling }) => {
+                    let [floor, ceiling] = [floor, ceiling].map(format_bytes);
+                    write!(f, "{mirror}: set copies to {floor}/s and {ceiling}/s")
+                }
+            },
             Self::StartMirror(mirror, ..) => write!(f, "start mirror {mirror}"),
             Self::StopMirror(mirror, _) => write!(f, "stop mirror {mirror}"),
             Self::MoveExport(from, to, export) => {

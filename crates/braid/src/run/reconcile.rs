@@ -262,6 +262,9 @@ impl<'a> Reconciler<'a> {
             Change::RemoveLeg(name, leg) => {
                 of_leg(service.drop_leg(self.number(name)?, &leg.of))?;
             }
+            Change::SetSpeed(name, _, speed) => {
+                of_leg(service.set_speed(self.number(name)?, speed))?;
+            }
             Change::StartMirror(name, how, exports) => {
                 let number = self.number(name)?;
                 // First: a mirror whose exports can't listen stays stopped, and keeps them.

@@ -10,6 +10,8 @@ use super::speed as speed_as_configured;
 use crate::control::limits::ANSWER_WAIT;
 use crate::control::rpc::ControlError;
 use crate::run::call::MirrorParams;
+use crate::run::desired::CopySpeed;
+use crate::run::plan::Change;
 use crate::run::service::Service;
 use crate::units::format_bytes;
 use engine::mirror::{MirrorOrder, MirrorReport, MirrorState, admin_offline, set_speed, speed_of};
@@ -87,32 +89,40 @@ impl Service {
         }
     }
 
-    /// How fast is copied in the background: a property of the mirror, which it keeps (row B6). A
-    /// pause lasts until the engine ends.
-    pub(super) fn set_speed(
-        &self,
-        volume: u16,
-        params: &MirrorParams,
-    ) -> Result<Value, ControlError> {
-        let report = self.mirror_report(volume)?;
-        let lasts = report.superblock.map(|it| it.properties);
-        let lasts = lasts.ok_or_else(|| {
+    /// The settings that the legs keep.
+    ///
+    /// # Errors
+    /// The mirror does not run.
+    fn properties(&self, volume: u16, report: &MirrorReport) -> Result<Properties, ControlError> {
+        let kept = report.superblock.map(|it| it.properties);
+        kept.ok_or_else(|| {
             let why = "its speed stands on its legs, and it does not run";
             ControlError::refused(format!("{}: {why}", self.name(volume)))
-        })?;
-        let changed = {
-            let configured = {
-                let state = self.state();
-                // It may have left since it was found.
-                let it = state.volumes.get(volume);
-                let it = it.filter(|it| it.of.name == params.volume);
-                let it = it.ok_or_else(|| state.volumes.unknown(&params.volume))?;
-                speed_as_configured(&it.of)
+        })
+    }
+
+    /// `mirror.speed`: shows how fast is copied in the background, or changes it.
+    pub(super) fn mirror_speed(&self, params: &MirrorParams) -> Result<Value, ControlError> {
+        let name = &params.volume;
+        // Does not wait for a verb that may wait for a leg that hangs.
+        let _alone = self.alone_with_mirror_now(name);
+        let (volume, configured) = {
+            let state = self.state();
+            let volume = state.mirror(name)?;
+            (volume, speed_as_configured(&state.volumes[volume].of))
+        };
+        let report = self.mirror_report(volume)?;
+        let bounds = speed_of(&self.properties(volume, &report)?, configured);
+        let changes = params.floor.is_some() || params.ceiling.is_some();
+        if changes || params.pause || params.resume {
+            let of = |bounds, is_paused| CopySpeed {
+                bounds: changes.then_some(bounds),
+                is_paused,
             };
-            let before = speed_of(&lasts, configured);
+            let before = of(bounds, report.speed == PAUSED);
             let speed = Speed {
-                floor: params.floor.unwrap_or(before.floor),
-                ceiling: params.ceiling.unwrap_or(before.ceiling),
+                floor: params.floor.unwrap_or(bounds.floor),
+                ceiling: params.ceiling.unwrap_or(bounds.ceiling),
             };
             if speed.floor > speed.ceiling {
                 return Err(ControlError::params(format!(
@@ -121,31 +131,34 @@ impl Service {
                     format_bytes(speed.ceiling)
                 )));
             }
-            let changes = params.floor.is_some() || params.ceiling.is_some();
-            match (params.pause, changes || params.resume) {
-                (true, _) => Some((PAUSED, false)),
-                (false, any) => any.then_some((speed, changes)),
-            }
-        };
-        if let Some((speed, lasts)) = changed {
-            let order = MirrorOrder::Speed(speed, lasts);
-            if lasts {
-                self.may_write(volume, &report)?;
-                self.has_room(volume, &report, |it| set_speed(it, speed))?;
-                self.senders.order(volume, order);
-                // A pause lasts until it is ended by word.
-                if report.speed == PAUSED && !params.resume {
-                    let pause = MirrorOrder::Speed(PAUSED, false);
-                    self.senders.order(volume, pause);
-                }
-                self.wait_kept(volume)?;
-            } else {
-                self.senders.order(volume, order);
-            }
+            // A pause lasts until it is ended by word.
+            let is_paused = params.pause || before.is_paused && !params.resume;
+            let set = Change::SetSpeed(name.clone(), before, of(speed, is_paused));
+            self.make(&[set], false)?;
         }
         let report = self.report()?;
-        let volume = report.mirror_named(&params.volume)?;
+        let volume = report.mirror_named(name)?;
         Ok(report.mirror(volume))
+    }
+
+    /// Changes how fast is copied in the background.
+    ///
+    /// # Errors
+    /// The mirror does not run, or its legs have no room for it; or they do not say so yet.
+    pub fn set_speed(&self, volume: u16, speed: &CopySpeed) -> Result<(), ControlError> {
+        let report = self.mirror_report(volume)?;
+        self.properties(volume, &report)?;
+        if let Some(bounds) = speed.bounds {
+            self.may_write(volume, &report)?;
+            self.has_room(volume, &report, |it| set_speed(it, bounds))?;
+            self.senders.order(volume, MirrorOrder::Speed(bounds, true));
+        }
+        if speed.is_paused {
+            self.senders.order(volume, MirrorOrder::Speed(PAUSED, false));
+        } else if report.speed == PAUSED {
+            self.copy_as_kept(volume, speed.bounds);
+        }
+        speed.bounds.map_or(Ok(()), |_| self.wait_kept(volume))
     }
 
     /// How fast a mirror that is configured anew is copied, where it was not told by verb.
@@ -153,14 +166,20 @@ impl Service {
         let Ok(volume) = self.state().mirror(name) else {
             return; // its paths have no such speed
         };
+        if self.mirror_report(volume).is_ok_and(|it| it.speed != PAUSED) {
+            self.copy_as_kept(volume, None);
+        }
+    }
+
+    /// A mirror is copied within these bounds, else as its legs say, else as it is configured.
+    fn copy_as_kept(&self, volume: u16, bounds: Option<Speed>) {
         let of = self.state().volumes.get(volume).map(|it| it.of.clone());
         let Ok(report) = self.mirror_report(volume) else {
             return; // the engine ends
         };
-        if let (Some(of), Some(superblock)) = (of, report.superblock)
-            && report.speed != PAUSED
-        {
-            let speed = speed_of(&superblock.properties, speed_as_configured(&of));
+        if let (Some(of), Some(superblock)) = (of, report.superblock) {
+            let kept = speed_of(&superblock.properties, speed_as_configured(&of));
+            let speed = bounds.unwrap_or(kept);
             self.senders.order(volume, MirrorOrder::Speed(speed, false));
         }
     }

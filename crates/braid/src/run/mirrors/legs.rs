@@ -530,7 +530,7 @@ impl Service {
         }
     }
 
-    /// The mirror becomes as large as its legs allow.
+    /// The mirror becomes as large as its legs allow: an order, for it can't be taken back.
     ///
     /// # Errors
     /// Why it stays as it is.

@@ -371,7 +371,7 @@ impl Service {
             Call::MirrorAcceptLoss(_) => self
                 .accept_loss(volume)
                 .map(|()| terms::answer(call, params)),
-            Call::MirrorSpeed(_) => self.set_speed(volume, params),
+            Call::MirrorSpeed(_) => self.mirror_speed(params),
             Call::MirrorStatus(_) => self.status_of_mirror(volume, &params.volume),
             _ => return None,
         })

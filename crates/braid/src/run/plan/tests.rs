@@ -333,6 +333,30 @@ fn verbs_of_legs_are_undone_where_that_can_be() {
     }
 }
 
+#[test]
+fn speed_of_copies_is_set_and_undone() {
+    let bounds = |floor| {
+        let ceiling = 4 << 20;
+        Some(Speed { floor, ceiling })
+    };
+    let speed = |bounds, is_paused| CopySpeed { bounds, is_paused };
+    let (usual, slow) = (bounds(1 << 20), bounds(1 << 10));
+    for (before, after, said) in [
+        (speed(None, false), speed(None, true), "m: pause copies"),
+        (speed(None, true), speed(None, false), "m: resume copies"),
+        (
+            speed(usual, true),
+            speed(slow, true),
+            "m: set copies to 1 KiB/s and 4 MiB/s",
+        ),
+    ] {
+        let set = Change::SetSpeed("m".into(), before.clone(), after.clone());
+        let undo = Change::SetSpeed("m".into(), after, before);
+        assert!(set.can_fail() && set.volume() == "m");
+        assert_eq!((set.to_string().as_str(), set.undo()), (said, Some(undo)));
+    }
+}
+
 /// Of a path: whether discovery told of it, and its admin state.
 type PathFacts = (bool, AdminState);
 
@@ -455,9 +479,10 @@ fn step(world: &mut World, change: &Change, desired: &Desired) {
         Change::Nvme(..) => unreachable!("{change}: no volume here has such exports"),
         Change::SetPolicy(..) | Change::SetPath(..) | Change::SetKeys(..) => {}
         Change::JoinPath(..) | Change::PartPath(..) => panic!("{change}: no file asks for that"),
-        Change::Leg(..) | Change::StartMirror(..) | Change::StopMirror(..) => {
-            panic!("{change}: by verb only")
-        }
+        Change::Leg(..)
+        | Change::SetSpeed(..)
+        | Change::StartMirror(..)
+        | Change::StopMirror(..) => panic!("{change}: by verb only"),
     }
 }
 
