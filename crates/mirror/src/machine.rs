@@ -4,7 +4,7 @@
 //! * `requests`: I/O of users, and the order of overlapping changes; `io`: writes and flushes;
 //!   `read`: reads
 //! * `leaving`: the rest of a leg that has left; `unverified`: late writes of the last one
-//! * `dirty_log`: pages of the bitmap, and when dirty bits are cleared
+//! * `dirty_log`: the bitmap and its pages; `dirty`: what waits for dirty bits, when they are cleared
 //! * `commit`: superblock updates; `confirmed`: legs put back to an older state; `heartbeat`:
 //!   heartbeats and leases; `outputs`: which outputs may be polled without a lease
 //! * `startup`: states from an assembly to the first change; `lifecycle`: these, and the clean stop
@@ -56,6 +56,7 @@ mod checks;
 mod commit;
 mod confirmed;
 mod copy;
+mod dirty;
 mod dirty_log;
 mod grow;
 mod heartbeat;

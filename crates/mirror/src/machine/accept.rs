@@ -84,10 +84,10 @@ impl Mirror {
         match next {
             Acceptance::None => {}
             Acceptance::Asked => self.accepting.again_at_ns = self.now_ns.saturating_add(RETRY_NS),
-            Acceptance::Trying => self.begin_write_all(),
+            Acceptance::Trying => self.write_all_from(0),
             Acceptance::Marking => {
                 self.mark_cut(leg);
-                self.begin_write_all();
+                self.write_all_from(0);
             }
             Acceptance::Marked => {
                 self.cut_committed(); // where nothing of it stands on the leg

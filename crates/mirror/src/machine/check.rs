@@ -63,8 +63,9 @@ impl Mirror {
         if !self.legs.in_sync().has(leg) || self.read_only {
             return false;
         }
-        self.check(true, now_ns);
         self.checks.begin(true, Some(leg));
+        self.startup.needs_write = true;
+        self.outputs.wake();
         true
     }
 

@@ -393,7 +393,7 @@ impl Mirror {
         self.note_grown(bytes);
         if matches!(self.startup.state(), StartState::FirstGeneration { .. }) {
             self.startup.set(StartState::WritingBitmaps);
-            self.begin_write_all();
+            self.write_all_from(0);
         }
         self.outputs.wake();
     }

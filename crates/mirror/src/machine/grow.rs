@@ -221,7 +221,7 @@ impl Mirror {
         self.log.reserve(0);
         let first = Bitmap::page_of(new.start) as u32;
         new.for_each(|region| self.log.add_region(region));
-        self.begin_write_all_at(first);
+        self.write_all_from(first);
     }
 
     /// Returns the size of the next generation, if it changes.

@@ -90,7 +90,9 @@ impl Mirror {
             }
             (Phase::Held, request) if self.ios.may_begin(slot.place) || has(Bug::Overtaking) => {
                 self.ios.set_phase(id, Phase::Dirtying);
-                self.mark_dirty(request.changes());
+                if let Some(range) = request.changes() {
+                    self.mark_dirty(range);
+                }
                 self.send_if_durable(id);
             }
             (Phase::Dirtying, _) => self.send_if_durable(id),

@@ -34,8 +34,9 @@ impl Mirror {
             self.continue_reading(leg, None);
         }
         self.update_written(leg, gone);
-        let first = |it: &Self| it.pages_on(leg).next();
-        while let Some(pages) = first(self) {
+        loop {
+            let pages = self.log.pages_on(leg).next();
+            let Some(pages) = pages else { break };
             self.pages_done(pages.first, leg, gone);
         }
         self.cold_flushed(leg, gone);

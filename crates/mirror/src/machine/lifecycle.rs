@@ -91,7 +91,7 @@ impl Mirror {
             update: SuperblockUpdate::default(),
             sequence: state.sequence,
             unverified_until_ns: 0,
-            log: DirtyLog::new(state.geometry.regions()),
+            log: DirtyLog::new(&state.geometry),
             ios: Requests::new(&config),
             copies: Copies::new(jobs, config.speed, now_ns),
             diverged: Diverged::new(state.geometry.regions()),
@@ -171,7 +171,7 @@ impl Mirror {
         self.outputs.reserve((ios + 2 * jobs + 4) * (legs + 2));
         self.startup.begin_reading(self.legs.in_sync());
         for leg in self.legs.in_sync().iter() {
-            self.read_pages(leg, 0);
+            self.log.read_pages(leg, 0, &mut self.outputs);
         }
         self
     }
@@ -180,7 +180,7 @@ impl Mirror {
     pub(super) fn continue_reading(&mut self, leg: u8, next: Option<u32>) {
         match next {
             Some(first) if self.legs.in_sync().has(leg) || self.startup.is_running() => {
-                self.read_pages(leg, first);
+                self.log.read_pages(leg, first, &mut self.outputs);
             }
             _ if self.startup.is_reading() => {
                 if self.startup.note_read(leg) {

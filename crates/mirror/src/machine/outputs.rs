@@ -312,7 +312,7 @@ impl Mirror {
 
     /// Writes withdrawn pages again.
     fn pages_again(&mut self, first: u32, leg: u8) -> bool {
-        let found = self.pages_on(leg).find(|it| it.first == first);
+        let found = self.log.pages_on(leg).find(|it| it.first == first);
         let Some(pages) = found else {
             return false;
         };

@@ -210,7 +210,7 @@ impl Mirror {
                 // All of it is copied anyhow, or everything that it got is known.
                 match lack.position == 0 || known {
                     true => self.begin_rebuild(leg),
-                    false => self.read_pages(leg, 0),
+                    false => self.log.read_pages(leg, 0, &mut self.outputs),
                 }
             }
         }
@@ -291,7 +291,7 @@ impl Mirror {
         self.change_leg(leg, Change::Rebuild(rebuild));
         let has = |it: &Self, region| it.legs.rebuild(leg).is_some_and(|it| !it.lacks(region));
         self.retry_unreadable(has);
-        self.begin_write_all();
+        self.write_all_from(0);
     }
 
     /// A generation was committed in which it is being rebuilt, or with its position.

@@ -42,7 +42,8 @@ impl Mirror {
             return;
         }
         self.unverified_until_ns = 0;
-        self.write_late();
+        let takers = self.takers();
+        self.log.write_late(takers, &mut self.outputs);
         // Else I/O that waits for the repeated update depends on its result.
         if !self.update.is_broken() {
             self.resume_waiting();
