@@ -281,6 +281,19 @@ impl Superblock {
         Some(entry.state)
     }
 
+    /// Whether a leg is stale.
+    pub(super) fn is_stale(&self, slot: u8) -> bool {
+        matches!(self.state(slot), Some(EntryState::Stale(_)))
+    }
+
+    /// Returns up to which byte a leg that is being rebuilt has everything.
+    pub(super) fn rebuilt_up_to(&self, slot: u8) -> Option<u64> {
+        match self.state(slot)? {
+            EntryState::Rebuilding(lack) => Some(lack.position),
+            _ => None,
+        }
+    }
+
     pub(super) fn set_state(&mut self, slot: u8, state: EntryState) {
         if let Some(Some(entry)) = self.legs.get_mut(usize::from(slot)) {
             entry.state = state;

@@ -7,7 +7,8 @@
 //! * `dirty_log`: the bitmap and its pages; `dirty`: what waits for dirty bits, when they are cleared
 //! * `commit`: superblock updates; `confirmed`: legs put back to an older state; `heartbeat`:
 //!   heartbeats and leases; `outputs`: which outputs may be polled without a lease
-//! * `startup`: states from an assembly to the first change; `lifecycle`: these, and the clean stop
+//! * `startup`: states from an assembly to the first change; `stop`: those of the clean stop;
+//!   `lifecycle`: both
 //! * `accept`: a user accepts what the last leg in sync has lost; `loss`: lost caches
 //! * `returns`: legs that return; `rebuild`: until they are in sync; `missed`: regions each lacks;
 //!   `spare`: stale legs, read as the last resort
@@ -77,6 +78,7 @@ mod resync;
 mod returns;
 mod spare;
 mod startup;
+mod stop;
 mod types;
 mod unreadable;
 mod unverified;
@@ -100,14 +102,16 @@ use dirty_log::DirtyLog;
 use grow::Growth;
 use leg::{Leg, LegState, LegTable, Rebuild};
 use legs::{Round, Work};
-use lifecycle::{LineageRecord, Stop};
+use lifecycle::LineageRecord;
 use loss::Loss;
 use outputs::Outputs;
 use requests::{Requests, Slot};
 use resync::Diverged;
 use spare::Spare;
 use startup::Startup;
+use stop::Stop;
 use unreadable::Unreadable;
+use unverified::Unverified;
 
 /// Changes that users ordered and that are not committed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,6 +122,13 @@ struct Changes {
     adding: Legs,
     removing: Legs,
     growth: Option<Growth>,
+}
+
+impl Changes {
+    /// Whether bits of regions beyond the committed size are under way.
+    fn is_growing(&self) -> bool {
+        self.growth.is_some_and(|it| it.is_begun())
+    }
 }
 
 /// The machine.
@@ -143,8 +154,7 @@ pub struct Mirror {
     required: Legs,
     update: SuperblockUpdate,
     sequence: u64,
-    /// Until then the last leg in sync may execute what it has failed, ns; 0: it does not.
-    unverified_until_ns: u64,
+    unverified: Unverified,
     log: DirtyLog,
     ios: Requests,
     /// Regions in which legs in sync may differ.
@@ -378,7 +388,7 @@ impl Mirror {
         let leg = &self.legs[ticket.leg];
         // It may be the last thing that it had when it left.
         let waits = leg.spare() != Spare::Missing || matches!(leg.state(), LegState::Fenced(..));
-        if self.is_stopping() || left == 0 && waits {
+        if self.stop.is_begun() || left == 0 && waits {
             self.outputs.wake();
         }
         ticket.leg

@@ -41,7 +41,10 @@ impl Mirror {
     /// false if there is nothing to accept.
     pub fn accept_cut(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
-        let last = self.last_cut().filter(|it| it.0 == leg && !self.read_only);
+        let last = self
+            .legs
+            .last_cut()
+            .filter(|it| it.0 == leg && !self.read_only);
         let Some((_, cut)) = last else {
             return false;
         };
@@ -52,12 +55,6 @@ impl Mirror {
         true
     }
 
-    /// Returns the last leg in sync and its loss, if it has one.
-    fn last_cut(&self) -> Option<(u8, Cut)> {
-        let leg = self.legs.last_in_sync()?;
-        Some((leg, self.legs[leg].cut()?))
-    }
-
     fn set_acceptance(&mut self, leg: u8, cut: Cut, acceptance: Acceptance) {
         let cut = Cut { acceptance, ..cut };
         self.legs.change(leg, Change::Truncate(cut));
@@ -65,10 +62,11 @@ impl Mirror {
 
     /// Advances the acceptance of the last leg's loss.
     pub(super) fn advance_acceptance(&mut self) {
-        let Some((leg, cut)) = self.last_cut() else {
+        let Some((leg, cut)) = self.legs.last_cut() else {
             return;
         };
-        let ready = self.startup.is_running() && !self.log.is_writing_all() && !self.is_stopping();
+        let ready =
+            self.startup.is_running() && !self.log.is_writing_all() && !self.stop.is_begun();
         if !ready || self.now_ns < self.accepting.again_at_ns {
             return;
         }
@@ -117,9 +115,9 @@ impl Mirror {
 
     /// When an acceptance is tried again, ns.
     pub(super) fn accepts_at(&self) -> u64 {
-        let acceptance = self.last_cut().map(|(_, cut)| cut.acceptance);
+        let acceptance = self.legs.last_cut().map(|(_, cut)| cut.acceptance);
         let at_ns = self.accepting.again_at_ns;
-        if acceptance == Some(Acceptance::Asked) && at_ns > self.now_ns && !self.is_stopping() {
+        if acceptance == Some(Acceptance::Asked) && at_ns > self.now_ns && !self.stop.is_begun() {
             at_ns
         } else {
             u64::MAX

@@ -165,7 +165,7 @@ impl Mirror {
     }
 
     fn may_change(&self) -> Result<(), ChangeError> {
-        match self.read_only || self.ownership.is_lost() || self.is_stopping() {
+        match self.read_only || self.ownership.is_lost() || self.stop.is_begun() {
             true => Err(ChangeError::Refused),
             false => Ok(()),
         }

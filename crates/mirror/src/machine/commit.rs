@@ -7,7 +7,7 @@
 //! part is ever more than one event behind. A leg that some superblock may call in sync is required
 //! until an event without it is committed. On each leg a superblock waits for the heartbeat under
 //! way there, and for its lease (`heartbeat`).
-use super::leg::{Leg, Step};
+use super::leg::Step;
 use super::legs::{Legs, Round, Work};
 use super::lifecycle::is_rebuilding;
 use super::planted::{Bug, has};
@@ -149,7 +149,8 @@ impl Mirror {
             "nothing is written to a mirror that can only be read"
         );
         let is_broken = self.update.is_broken();
-        let early = is_broken && self.now_ns < self.update.retry_at_ns() || self.is_unverified();
+        let early = is_broken && self.now_ns < self.update.retry_at_ns()
+            || self.unverified.is_held(self.now_ns);
         if !self.update.is_idle() || early || self.ownership.is_over() || !may {
             return;
         }
@@ -186,7 +187,7 @@ impl Mirror {
                     let left = next.without(slot, seen);
                     left.map(|left| self.as_it_is(slot, left))
                 }
-                EntryState::Stale(lack) if self.is_nothing(slot) && lack.position > 0 => {
+                EntryState::Stale(lack) if self.legs.is_void(slot) && lack.position > 0 => {
                     next.emptied(slot)
                 }
                 EntryState::Stale(_) if let Some(Step::Event(lack)) = step => {
@@ -220,19 +221,20 @@ impl Mirror {
             next = next.stopped();
         }
         let changed = next.event != now.event || failed;
-        let changed = changed || self.has_cut_to_commit() || next.bad != now.bad;
+        let changed = changed
+            || self.legs.has_cut_to_commit(self.committed.geometry.bytes)
+            || next.bad != now.bad;
         next.event = self.state.event + u64::from(!has(Bug::SameEvent));
         changed.then_some(next)
     }
 
-    /// Whether the contents of a leg are void.
-    fn is_nothing(&self, slot: u8) -> bool {
-        self.legs.get(slot).is_some_and(Leg::is_void)
-    }
-
     /// Returns the state with a leg that leaves: a void one lacks everything.
     fn as_it_is(&self, slot: u8, left: Superblock) -> Superblock {
-        let emptied = self.is_nothing(slot).then(|| left.emptied(slot)).flatten();
+        let emptied = self
+            .legs
+            .is_void(slot)
+            .then(|| left.emptied(slot))
+            .flatten();
         emptied.map_or(left, |emptied| Superblock {
             event: left.event,
             sequence: left.sequence,
@@ -252,11 +254,14 @@ impl Mirror {
     /// Writes the proposal to `legs`: over the copy that does not hold.
     fn write_proposed(&mut self, legs: Legs, stage: Stage) {
         self.sequence += 1;
-        let (sequence, owner) = (self.sequence, self.owner_now());
+        let (sequence, owner) = (self.sequence, self.ownership.owner_at(self.now_ns));
         for slot in legs.iter() {
             let leg = &self.legs[slot];
             let confirmed = self.confirmed_by(leg, &leg.proposed);
-            let (cut_at, place) = (self.cut_at(slot), leg.committed.place);
+            let (cut_at, place) = (
+                leg.cut_at(self.committed.geometry.bytes),
+                leg.committed.place,
+            );
             let proposed = &mut self.legs[slot].proposed;
             *proposed = Superblock {
                 confirmed,
@@ -431,7 +436,7 @@ impl Mirror {
     /// Clears the owner record on all legs: the last update.
     pub(super) fn release_ownership(&mut self) {
         self.ownership.set_releasing(true);
-        let legs = self.ours();
+        let legs = self.legs.owned_by(self.ownership.owner().run);
         for leg in legs.iter() {
             let leg = &mut self.legs[leg];
             leg.proposed = leg.committed.released();

@@ -28,7 +28,7 @@ impl Mirror {
             Heartbeat::Writing { sequence, .. } => Superblock {
                 sequence,
                 mark: sequence,
-                owner: Some(self.owner_now()),
+                owner: Some(self.ownership.owner_at(self.now_ns)),
                 confirmed: self.confirmed_by(leg, &leg.committed),
                 ..leg.committed
             },

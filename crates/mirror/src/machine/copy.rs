@@ -143,8 +143,8 @@ impl Mirror {
         self.copies.idle = false;
         // Reads that wait end before a stop.
         while !self.update.is_broken()
-            && !self.is_unverified()
-            && (!self.is_stopping() || self.waited_for().is_some())
+            && !self.unverified.is_held(self.now_ns)
+            && (!self.stop.is_begun() || self.waited_for().is_some())
         {
             let Some(free) = self.free_job() else {
                 return;
@@ -256,8 +256,8 @@ impl Mirror {
             return self.copies.pause_ns;
         }
         let idle = idle || self.copies.idle;
-        let waits = self.update.is_broken() || self.is_unverified();
-        if idle || full || self.is_stopping() || waits || !self.startup.is_running() {
+        let waits = self.update.is_broken() || self.unverified.is_held(self.now_ns);
+        if idle || full || self.stop.is_begun() || waits || !self.startup.is_running() {
             return u64::MAX;
         }
         self.copies.pause_ns.max(self.copies.pace.next_at())
@@ -377,7 +377,7 @@ impl Mirror {
             Kind::Check => !self.checks.is_begun(),
         };
         let waits = matches!(job.kind, Kind::Resync(_)) && self.ios.iter().next().is_some();
-        if useless || self.is_stopping() && !waits || self.ownership.is_lost() {
+        if useless || self.stop.is_begun() && !waits || self.ownership.is_lost() {
             return self.end_job(number);
         }
         if from >= job.range.end {

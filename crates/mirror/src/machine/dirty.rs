@@ -11,7 +11,6 @@ use super::legs::Legs;
 use super::planted::{Bug, has};
 use super::requests::Phase;
 use crate::Crc32c;
-use crate::superblock::EntryState;
 use block::Outcome;
 use block::Range;
 
@@ -19,7 +18,7 @@ impl Mirror {
     /// Legs that get pages; `None`: none is written while the last leg in sync may execute an older
     /// write of it.
     pub(super) fn takers(&self) -> Option<Legs> {
-        (!self.is_unverified()).then(|| self.legs.writable())
+        (!self.unverified.is_held(self.now_ns)).then(|| self.legs.writable())
     }
 
     /// Sets the dirty bits of a change, and writes their pages.
@@ -69,7 +68,7 @@ impl Mirror {
                 _ => self.send_if_durable(id),
             }
         }
-        if self.is_stopping() || self.is_growing() {
+        if self.stop.is_begun() || self.changes.is_growing() {
             self.outputs.wake();
         }
     }
@@ -109,7 +108,7 @@ impl Mirror {
     pub(super) fn may_clear(&self) -> bool {
         let in_sync: Legs = self.state.in_sync().collect();
         let whole = in_sync == self.legs.in_sync() && !self.state.keeps_intents();
-        let said = self.update.is_idle() && !self.is_growing();
+        let said = self.update.is_idle() && !self.changes.is_growing();
         let well = !self.update.is_broken() && said && self.legs.rebuilding().is_empty();
         well && (whole || has(Bug::IntentsForgotten))
     }
@@ -159,10 +158,5 @@ impl Mirror {
             false if self.startup.is_reading_of(leg) => self.continue_reading(leg, None),
             false => self.return_failed(leg, outcome),
         }
-    }
-
-    /// Whether `leg` is stale by the latest proposal.
-    pub(super) fn is_stale(&self, leg: u8) -> bool {
-        matches!(self.state.state(leg), Some(EntryState::Stale(_)))
     }
 }

@@ -73,6 +73,13 @@ enum Step {
     Event,
 }
 
+impl Growth {
+    /// Whether bits of new regions are under way.
+    pub fn is_begun(&self) -> bool {
+        self.step != Step::Wait
+    }
+}
+
 /// How large a mirror its bitmap allows on a leg that lies so.
 fn room(state: &Superblock, place: &crate::layout::Place) -> u64 {
     let map_bytes = place.data_offset - place.bitmap_offset;
@@ -90,8 +97,9 @@ impl Mirror {
     /// [`GrowError`].
     pub fn grow(&mut self, sizes: &[u64; LEGS_MAX], now_ns: u64) -> Result<u64, GrowError> {
         self.at(now_ns);
-        let busy =
-            self.is_stopping() || self.changes.growth.is_some() || !self.changes.adding.is_empty();
+        let busy = self.stop.is_begun()
+            || self.changes.growth.is_some()
+            || !self.changes.adding.is_empty();
         if self.read_only || self.ownership.is_lost() || busy {
             return Err(GrowError::Refused);
         }
@@ -144,11 +152,6 @@ impl Mirror {
         may
     }
 
-    /// Whether bits of regions beyond the committed size are under way.
-    pub(super) fn is_growing(&self) -> bool {
-        self.changes.growth.is_some_and(|it| it.step != Step::Wait)
-    }
-
     /// The next step.
     pub(super) fn advance_growth(&mut self) {
         let Some(growth) = self.changes.growth else {
@@ -157,10 +160,10 @@ impl Mirror {
         let all: Legs = self.state.entries().map(|it| it.0).collect();
         let quiet = self.update.is_idle() && !self.log.is_writing_all() && !self.log.is_clearing();
         match growth.step {
-            Step::Wait if self.is_stopping() || all != self.legs.in_sync() => {
+            Step::Wait if self.stop.is_begun() || all != self.legs.in_sync() => {
                 self.end_growth(News::NotGrown)
             }
-            Step::Bits if self.is_stopping() => self.end_growth(News::NotGrown),
+            Step::Bits if self.stop.is_begun() => self.end_growth(News::NotGrown),
             Step::Wait if self.startup.is_running() && quiet => {
                 self.make_room(&growth);
                 self.changes.growth = Some(Growth {

@@ -14,7 +14,6 @@
 //! an I/O issues it afterwards; therefore [`start_before_ns`](Mirror::start_before_ns) is asked
 //! directly before it is started on a device (T49).
 use super::legs::{Legs, Ticket, Work};
-use super::lifecycle::Stop;
 use super::planted::{Bug, has};
 use super::requests::Phase;
 use super::{Mirror, News, Output};
@@ -25,16 +24,6 @@ use crate::superblock::Owner;
 use block::Outcome;
 
 impl Mirror {
-    /// Legs whose superblocks are ours.
-    pub(super) fn ours(&self) -> Legs {
-        let run = self.ownership.owner().run;
-        let owner = |leg: u8| self.legs[leg].committed.owner;
-        let ours = |leg: &u8| owner(*leg).is_some_and(|it| it.run == run);
-        self.legs
-            .in_sync()
-            .with(self.legs.rebuilding().iter().filter(ours).collect())
-    }
-
     /// Begins the leases of a mirror that was acquired on these terms.
     pub(super) fn begin_leases(&mut self, terms: Terms) {
         let in_sync = self.legs.in_sync();
@@ -70,16 +59,6 @@ impl Mirror {
         lapsed.both(self.legs.writable())
     }
 
-    /// Whether nothing may be issued, nor acknowledged.
-    pub(super) fn stands_still(&self) -> bool {
-        self.ownership.leases.stands_still(self.legs.in_sync())
-    }
-
-    /// Whether changes wait until the legs execute nothing of the owner before us any more (T9).
-    pub(super) fn holds_changes(&self) -> bool {
-        self.ownership.leases.holds(self.now_ns)
-    }
-
     /// The time before which a change has to start on its leg, ns; `u64::MAX`: at any time (T49).
     /// Data, pages and superblocks of events: within the leg's lease, also if it has left since; if
     /// its superblock is not ours yet, within that of any leg. The record of a heartbeat: two
@@ -97,7 +76,12 @@ impl Mirror {
         }
         // It was given that before it left.
         let has_left = !self.legs.writable().has(ticket.leg) && until_ns > 0;
-        if has_left || self.ours().has(ticket.leg) {
+        if has_left
+            || self
+                .legs
+                .owned_by(self.ownership.owner().run)
+                .has(ticket.leg)
+        {
             return until_ns;
         }
         self.wipe_before_ns()
@@ -118,7 +102,7 @@ impl Mirror {
     /// Leases have ended by now.
     #[cold]
     pub(super) fn expire_leases(&mut self) {
-        let ours = self.ours();
+        let ours = self.legs.owned_by(self.ownership.owner().run);
         let over = self.ownership.leases.expire(ours, self.now_ns);
         for leg in over.iter() {
             self.outputs.news(News::Lapsed(leg));
@@ -149,7 +133,9 @@ impl Mirror {
 
     /// Legs without a lease leave if another leg has one.
     fn leave_lapsed(&mut self) {
-        if self.ownership.leases.lapsed().is_empty() || self.stands_still() {
+        if self.ownership.leases.lapsed().is_empty()
+            || self.ownership.leases.stands_still(self.legs.in_sync())
+        {
             return; // nothing has lapsed, or all legs have
         }
         let now_ns = self.now_ns;
@@ -162,7 +148,7 @@ impl Mirror {
 
     /// Whether the record is cleared, or about to be: a heartbeat would find no owner.
     fn is_releasing(&self) -> bool {
-        let is_last = matches!(self.stop, Stop::Clearing) && self.log.is_written();
+        let is_last = self.stop.is_clearing() && self.log.is_written();
         is_last || matches!(self.ownership.state(), State::Releasing)
     }
 
@@ -184,7 +170,7 @@ impl Mirror {
     fn heartbeat_legs(&self) -> Legs {
         let has_heartbeats = self.ownership.has_heartbeats() && !self.is_releasing();
         match has_heartbeats && !self.startup.is_stopped() {
-            true => self.ours(),
+            true => self.legs.owned_by(self.ownership.owner().run),
             false => Legs::default(),
         }
     }
@@ -229,7 +215,7 @@ impl Mirror {
         }
         let is_over = !self.heartbeat_legs().has(leg);
         self.sequence += 1;
-        let record = (self.sequence, self.owner_now().bound_ms);
+        let record = (self.sequence, self.ownership.owner_at(self.now_ns).bound_ms);
         let leases = &mut self.ownership.leases;
         if leases.heartbeat_read(leg, is_over, record, self.now_ns) {
             let copy = 1 - self.legs[leg].copy;
@@ -254,7 +240,7 @@ impl Mirror {
             return self.heartbeat_failed(leg, outcome);
         }
         self.ownership.leases.end_heartbeat(leg);
-        let owner = self.owner_now();
+        let owner = self.ownership.owner_at(self.now_ns);
         let it = &mut self.legs[leg];
         it.committed.sequence = sequence;
         it.note_marked();
@@ -293,7 +279,10 @@ impl Mirror {
     /// Renews the lease of a leg: a heartbeat that began then, and whose record was written since
     /// then, has ended well.
     fn renew(&mut self, leg: u8, began_ns: u64, written_ns: u64) {
-        let (in_sync, ours) = (self.legs.in_sync(), self.ours());
+        let (in_sync, ours) = (
+            self.legs.in_sync(),
+            self.legs.owned_by(self.ownership.owner().run),
+        );
         let times = (began_ns, written_ns);
         let leases = &mut self.ownership.leases;
         match leases.renew(leg, times, in_sync, self.now_ns) {
@@ -333,7 +322,7 @@ impl Mirror {
     pub fn raise_bound(&mut self, bound_ms: u32, now_ns: u64) {
         self.at(now_ns);
         if self.ownership.raise_bound(bound_ms) {
-            let ours = self.ours();
+            let ours = self.legs.owned_by(self.ownership.owner().run);
             self.ownership.leases.hasten(ours, now_ns);
             self.outputs.wake();
         }
@@ -342,20 +331,20 @@ impl Mirror {
     /// The bound that the superblocks of all legs that are ours have for certain, ms.
     pub fn committed_bound_ms(&self) -> u32 {
         let said = |leg: u8| Some(self.legs[leg].committed.owner?.bound_ms);
-        self.ours().iter().filter_map(said).min().unwrap_or(0)
+        self.legs
+            .owned_by(self.ownership.owner().run)
+            .iter()
+            .filter_map(said)
+            .min()
+            .unwrap_or(0)
     }
 
     /// Until when changes wait for what the legs may execute of the owner before us, or for what
     /// the last leg may execute late (T9), if they do.
     pub fn held_until_ns(&self) -> Option<u64> {
         let hold_until_ns = self.ownership.leases.hold_until_ns();
-        let until_ns = hold_until_ns.max(self.unverified_until_ns);
+        let until_ns = hold_until_ns.max(self.unverified.until_ns());
         Some(until_ns).filter(|&until_ns| self.now_ns < until_ns)
-    }
-
-    /// Our record as of now.
-    pub(super) fn owner_now(&self) -> Owner {
-        self.ownership.owner_at(self.now_ns)
     }
 
     /// Another owner's record is on a leg: all I/O fails from now on.

@@ -27,7 +27,7 @@ impl Mirror {
     /// [`Full`].
     pub fn submit(&mut self, request: Request, now_ns: u64) -> Result<u32, Full> {
         self.at(now_ns);
-        if self.is_stopping() {
+        if self.stop.is_begun() {
             return Err(Full);
         }
         let losses = self.times_given_up();
@@ -65,7 +65,7 @@ impl Mirror {
         };
         let range = slot.request.changes().or(slot.request.reads());
         match (slot.phase(), slot.request) {
-            (Phase::Held, _) if range.is_some_and(|range| self.has_lost(range)) => {
+            (Phase::Held, _) if range.is_some_and(|range| self.legs.has_lost(range)) => {
                 self.finish(id, Outcome::CutShort);
             }
             (Phase::Held, Request::Read(range)) if self.may_be_read(range) => {
@@ -80,10 +80,10 @@ impl Mirror {
                 let first = self.legs.writable().first();
                 self.send(id, first.into_iter().collect());
             }
-            (Phase::Held, Request::Flush) if self.holds_changes() => {}
+            (Phase::Held, Request::Flush) if self.ownership.leases.holds(self.now_ns) => {}
             (Phase::Held, Request::Flush) => self.send(id, self.legs.writable()),
             (Phase::Held, _) if self.update.is_broken() => self.finish(id, Outcome::PathError),
-            (Phase::Held, _) if self.is_unverified() => {}
+            (Phase::Held, _) if self.unverified.is_held(self.now_ns) => {}
             (Phase::Held, _) if !self.startup.is_running() => {
                 self.startup.needs_write = true;
                 self.outputs.wake();
@@ -111,7 +111,9 @@ impl Mirror {
         // A write of the owner before us may yet come.
         let late = |region| self.log.is_dirty(region);
         let reading = self.startup.is_reading();
-        if self.holds_changes() && (reading || self.state.geometry.regions_in(range).any(late)) {
+        if self.ownership.leases.holds(self.now_ns)
+            && (reading || self.state.geometry.regions_in(range).any(late))
+        {
             return false;
         }
         let differs = |region| self.diverged.has(region);
@@ -253,7 +255,7 @@ impl Mirror {
         // Its number stays taken until the end is polled: another I/O must not be taken for it.
         self.outputs.push(Output::Done(id, outcome));
         self.copies.pace.served(self.now_ns - slot.since_ns);
-        if self.is_stopping() {
+        if self.stop.is_begun() {
             self.outputs.wake();
         }
         if let Some(place) = slot.place {

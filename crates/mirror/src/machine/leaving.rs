@@ -164,22 +164,6 @@ impl Mirror {
         self.legs.get(leg).is_some_and(Leg::has_unaccepted_cut)
     }
 
-    /// Returns where a leg was cut, as its superblock is to have it; 0: nowhere. Only legs in sync
-    /// record it.
-    pub(super) fn cut_at(&self, leg: u8) -> u64 {
-        let last = self.committed.geometry.bytes.saturating_sub(1);
-        let cut = self.legs[leg].cut();
-        let cut = cut.filter(|cut| cut.acceptance != Acceptance::Marked);
-        let end = cut.and_then(|cut| cut.end);
-        end.map_or(0, |end| end.max(1).min(last))
-    }
-
-    /// Whether the superblock of a leg has another cut.
-    pub(super) fn has_cut_to_commit(&self) -> bool {
-        let mut legs = self.legs.in_sync().iter();
-        legs.any(|leg| self.legs[leg].committed.cut_at != self.cut_at(leg))
-    }
-
     /// Ends acceptances whose superblocks were written.
     pub(super) fn cut_committed(&mut self) {
         for leg in self.legs.in_sync().iter() {
@@ -195,13 +179,6 @@ impl Mirror {
             self.unreadable.retry_at(self.now_ns);
             self.restart_copies();
         }
-    }
-
-    /// Whether the last leg in sync has lost some of a range.
-    pub(super) fn has_lost(&self, range: Range) -> bool {
-        let last = self.legs.last_in_sync();
-        let cut_end = last.and_then(|leg| self.legs[leg].cut_end());
-        cut_end.is_some_and(|end| range.end > end)
     }
 
     /// Whether a ticket is a flush or a heartbeat.

@@ -282,6 +282,16 @@ impl Leg {
         }
     }
 
+    /// Returns where it was cut, as its superblock is to have it, in a mirror of so many bytes; 0:
+    /// nowhere. Only legs in sync record it.
+    pub fn cut_at(&self, mirror_bytes: u64) -> u64 {
+        let cut = self
+            .cut()
+            .filter(|cut| cut.acceptance != Acceptance::Marked);
+        let end = cut.and_then(|cut| cut.end);
+        end.map_or(0, |end| end.max(1).min(mirror_bytes.saturating_sub(1)))
+    }
+
     /// Whether it lost data as the last one in sync, and no user has accepted that.
     pub fn has_unaccepted_cut(&self) -> bool {
         let is_accepted = |it: Cut| it.acceptance != Acceptance::None;
@@ -427,6 +437,71 @@ impl LegTable {
             it.spare = spare;
         }
         self.verified.set(leg, matches!(spare, Spare::Verified(_)));
+    }
+
+    /// Legs in sync, and others that get writes and whose superblock has the record of this run.
+    pub fn owned_by(&self, run: Id) -> Legs {
+        let owner = |leg: &u8| self[*leg].committed.owner;
+        let is_owned = |leg: &u8| owner(leg).is_some_and(|it| it.run == run);
+        self.in_sync
+            .with(self.rebuilding.iter().filter(is_owned).collect())
+    }
+
+    /// Whether none of the data of a leg count.
+    pub fn is_void(&self, leg: u8) -> bool {
+        self.get(leg).is_some_and(Leg::is_void)
+    }
+
+    /// Whether a leg is on its way, so that others wait.
+    pub fn is_any_returning(&self) -> bool {
+        use LegState::*;
+        self.iter().any(|(_, leg)| match leg.state() {
+            Inspecting(_) | ReadingBitmap(..) => true,
+            Rebuilding(_, it) => matches!(it.step, Step::WriteAll(_) | Step::Event(_)),
+            Missing(_) | Fenced(..) | InSync | Truncated(_) => false,
+        })
+    }
+
+    /// Whether a leg waits to return.
+    pub fn has_fenced(&self) -> bool {
+        self.iter()
+            .any(|(_, leg)| matches!(leg.state(), LegState::Fenced(..)))
+    }
+
+    /// When the next leg may return, ns; `u64::MAX`: none waits for a time.
+    pub fn fence_at(&self, now_ns: u64) -> u64 {
+        let fences = self.iter().filter_map(|(_, leg)| match *leg.state() {
+            LegState::Fenced(_, fence_ns) if fence_ns > now_ns => Some(fence_ns),
+            _ => None,
+        });
+        fences.min().unwrap_or(u64::MAX)
+    }
+
+    /// When the position of a rebuild is to be saved next, ns; `u64::MAX`: never.
+    pub fn save_at(&self, now_ns: u64) -> u64 {
+        let saves = self.rebuilding.iter().filter_map(|leg| {
+            let it = self.rebuild(leg).filter(|it| it.step == Step::Copying)?;
+            (it.save_at_ns > now_ns).then_some(it.save_at_ns)
+        });
+        saves.min().unwrap_or(u64::MAX)
+    }
+
+    /// Returns the last leg in sync and its loss, if it has one.
+    pub fn last_cut(&self) -> Option<(u8, Cut)> {
+        let leg = self.last_in_sync()?;
+        Some((leg, self[leg].cut()?))
+    }
+
+    /// Whether the last leg in sync has lost some of a range.
+    pub fn has_lost(&self, range: Range) -> bool {
+        let cut_end = self.last_cut().and_then(|(_, cut)| cut.end);
+        cut_end.is_some_and(|end| range.end > end)
+    }
+
+    /// Whether the superblock of a leg has another cut, in a mirror of so many bytes.
+    pub fn has_cut_to_commit(&self, mirror_bytes: u64) -> bool {
+        let mut legs = self.in_sync.iter().map(|leg| &self[leg]);
+        legs.any(|leg| leg.committed.cut_at != leg.cut_at(mirror_bytes))
     }
 
     /// Changes the state of a leg.

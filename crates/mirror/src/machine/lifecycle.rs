@@ -14,7 +14,7 @@ use super::commit::SuperblockUpdate;
 use super::copy::Copies;
 use super::dirty_log::DirtyLog;
 use super::leg::{Cut, Leg, LegState, LegTable, Stale};
-use super::legs::{Legs, Round, Work};
+use super::legs::{Legs, Work};
 use super::loss::Loss;
 use super::outputs::Outputs;
 use super::planted;
@@ -22,7 +22,9 @@ use super::requests::Phase;
 use super::requests::Requests;
 use super::resync::Diverged;
 use super::startup::{StartState, Startup};
+use super::stop::{Stop, StopState};
 use super::unreadable::Unreadable;
+use super::unverified::Unverified;
 use super::{Changes, Config, Mirror, News, Start};
 use crate::assembly::degraded::Record;
 use crate::assembly::{Role, Why};
@@ -42,19 +44,6 @@ pub(super) enum LineageRecord {
     Asked,
     /// It has, durably; or it keeps none.
     Kept,
-}
-
-/// How far a stop is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
-    No,
-    /// All that is under way ends.
-    Draining,
-    /// All legs are flushed.
-    Flushing(Round),
-    /// All is flushed; dirty bits are cleared as far as they may be, then the last event is
-    /// written.
-    Clearing,
 }
 
 /// How long a copy that failed for the path's sake waits.
@@ -79,7 +68,7 @@ impl Mirror {
                 true => LineageRecord::Due,
                 false => LineageRecord::Kept,
             },
-            stop: Stop::No,
+            stop: Stop::default(),
             read_only: assembly.read_only,
             loss: Loss::default(),
             legs: LegTable::default(),
@@ -90,7 +79,7 @@ impl Mirror {
             required: Legs::default(),
             update: SuperblockUpdate::default(),
             sequence: state.sequence,
-            unverified_until_ns: 0,
+            unverified: Unverified::default(),
             log: DirtyLog::new(&state.geometry),
             ios: Requests::new(&config),
             copies: Copies::new(jobs, config.speed, now_ns),
@@ -163,7 +152,7 @@ impl Mirror {
             .keep_left_out(&self.state, &self.startup.newest, there);
         self.begin_leases(start.terms);
         let recovers = self.startup.is_unclean && !self.read_only;
-        self.startup.needs_write = recovers || self.is_waited_for();
+        self.startup.needs_write = recovers || self.legs.has_fenced();
         // Requests that can be made of all legs at once.
         let (ios, jobs) = (self.config.ios, self.copies.jobs.len());
         let legs = self.state.entries().count();
@@ -227,7 +216,8 @@ impl Mirror {
         self.end_unverified();
         match self.startup.state() {
             // A newer version may have written features that this one would lose.
-            StartState::Unchanged if self.holds_changes() || self.read_only => {}
+            StartState::Unchanged if self.ownership.leases.holds(self.now_ns) || self.read_only => {
+            }
             StartState::Unchanged if self.startup.needs_write && self.update.is_idle() => {
                 match self.record {
                     LineageRecord::Due => {
@@ -255,13 +245,13 @@ impl Mirror {
         self.advance_growth();
         self.advance_heals();
         self.propose();
-        if self.is_stopping() {
+        if self.stop.is_begun() {
             self.advance_stop();
         }
         self.write_due();
         self.begin_heartbeats();
         if self.startup.is_running() {
-            if !self.is_stopping() && self.log.clears_at().is_some_and(|at| now_ns >= at) {
+            if !self.stop.is_begun() && self.log.clears_at().is_some_and(|at| now_ns >= at) {
                 self.clear_cold();
             }
             self.start_copies();
@@ -276,7 +266,7 @@ impl Mirror {
         if self.outputs.is_turn_due() {
             return Some(self.now_ns);
         }
-        let relax = self.log.clears_at().filter(|_| !self.is_stopping());
+        let relax = self.log.clears_at().filter(|_| !self.stop.is_begun());
         let retry = match self.update.is_broken() {
             // A mirror that stops proposes nothing again.
             true if self.update.is_idle() && self.update.retry_at_ns() > self.now_ns => {
@@ -286,16 +276,17 @@ impl Mirror {
         };
         // Also when it is over, until a turn has seen that.
         let when = |until_ns| if until_ns == 0 { u64::MAX } else { until_ns };
-        let held = when(self.ownership.leases.hold_until_ns()).min(when(self.unverified_until_ns));
+        let held =
+            when(self.ownership.leases.hold_until_ns()).min(when(self.unverified.until_ns()));
         let times = [
             retry,
             self.unreadable.retries_at(),
             self.heartbeats_at(),
             held,
             relax.unwrap_or(u64::MAX),
-            self.return_at(),
+            self.legs.fence_at(self.now_ns),
             self.spares_at(),
-            self.rebuild_at(),
+            self.legs.save_at(self.now_ns),
             self.copies_at(),
             self.bad.flush_at(self.now_ns),
             self.accepts_at(),
@@ -306,9 +297,7 @@ impl Mirror {
     /// Stops: no I/O is accepted, and [`News::Stopped`] is the last output.
     pub fn stop(&mut self, now_ns: u64) {
         self.at(now_ns);
-        if self.stop == Stop::No {
-            self.set_stop(Stop::Draining);
-        }
+        self.stop.begin();
         self.outputs.wake();
     }
 
@@ -380,9 +369,9 @@ impl Mirror {
 
     /// Whether everything is on the legs, so that a stop is clean.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.is_stopping()
+        self.stop.is_begun()
             && self.startup.is_running()
-            && matches!(self.stop, Stop::Clearing)
+            && self.stop.is_clearing()
             && self.log.is_written()
             && !self.outputs.has_busy_leg()
             && self.diverged.is_empty()
@@ -408,20 +397,22 @@ impl Mirror {
             || self.copies.jobs.iter().any(Option::is_some)
             || self.outputs.has_busy_leg()
             || !self.update.is_idle()
-            || self.is_unverified() && !self.update.is_broken()
+            || self.unverified.is_held(self.now_ns) && !self.update.is_broken()
             || self.log.is_clearing()
             || self.diverged.is_flushing()
             || !self.log.is_written()
             || self.startup.is_reading()
             || begins && !self.update.is_broken()
-            || self.is_leg_returning() && !self.update.is_broken();
+            || self.legs.is_any_returning() && !self.update.is_broken();
         if busy {
             return;
         }
         if self.read_only {
             return self.stopped(self.state.clean);
         }
-        if !self.startup.has_proposed() && self.holds_changes() || self.is_unverified() {
+        if !self.startup.has_proposed() && self.ownership.leases.holds(self.now_ns)
+            || self.unverified.is_held(self.now_ns)
+        {
             // The next owner must know that it has to wait.
             return self.stopped(false);
         }
@@ -432,38 +423,34 @@ impl Mirror {
                 false => self.stopped(false),
             };
         }
-        match self.stop {
-            Stop::No => unreachable!("it stops"),
-            Stop::Draining => {
+        match self.stop.state() {
+            StopState::No => unreachable!("it stops"),
+            StopState::Draining => {
                 let round = self.outputs.flush(self.legs.writable(), Work::Stop);
-                self.set_stop(Stop::Flushing(round));
+                self.stop.set(StopState::Flushing(round));
             }
-            Stop::Flushing(round) if !round.waits.is_empty() => {}
-            Stop::Flushing(_) => {
-                self.set_stop(Stop::Clearing);
+            StopState::Flushing(round) if !round.waits.is_empty() => {}
+            StopState::Flushing(_) => {
+                self.stop.set(StopState::Clearing);
                 self.outputs.wake();
                 if self.may_clear() {
                     self.clear_all_dirty();
                 }
             }
             // Nothing is left to be written.
-            Stop::Clearing if self.state.clean => self.stopped(true),
-            Stop::Clearing => self.release_ownership(),
+            StopState::Clearing if self.state.clean => self.stopped(true),
+            StopState::Clearing => self.release_ownership(),
         }
     }
 
     pub(super) fn stop_flushed(&mut self, leg: u8, outcome: Outcome) {
-        let Stop::Flushing(round) = &mut self.stop else {
-            return; // another leg has failed it, and it is done again
+        let Some(round) = self.stop.leg_flushed(leg, outcome) else {
+            return; // others have not ended it; or one has failed it, and it is done again
         };
-        if !round.ends(leg, outcome) {
-            return;
-        }
-        let round = *round;
         self.outputs.wake();
         if round.outcome.is_some() {
             // Once more, with those that stay; if none can flush the stop is unclean.
-            self.set_stop(Stop::Draining);
+            self.stop.set(StopState::Draining);
             self.leave(round);
             if round.done.both(self.legs.in_sync()).is_empty() {
                 self.update.set_broken();
@@ -473,33 +460,10 @@ impl Mirror {
         }
     }
 
-    /// Whether it stops, or has.
-    #[inline]
-    pub(super) fn is_stopping(&self) -> bool {
-        self.stop != Stop::No
-    }
-
-    fn set_stop(&mut self, next: Stop) {
-        let is_edge = match (self.stop, next) {
-            (Stop::No | Stop::Flushing(_), Stop::Draining) => true,
-            (Stop::Draining, Stop::Flushing(_)) => true,
-            (Stop::Flushing(round), Stop::Clearing) => round.waits.is_empty(),
-            _ => false,
-        };
-        assert!(is_edge, "from {:?} to {next:?}", self.stop);
-        self.stop = next;
-    }
-
     pub(super) fn stopped(&mut self, clean: bool) {
         self.startup.stop();
         self.ownership.end();
         self.outputs.news(News::Stopped(clean));
-    }
-
-    /// Whether a leg waits to return.
-    fn is_waited_for(&self) -> bool {
-        let mut legs = self.legs.iter();
-        legs.any(|(_, leg)| matches!(leg.state(), LegState::Fenced(..)))
     }
 }
 

@@ -137,6 +137,8 @@ impl Mirror {
 
     /// Whether a flush shows that: nothing may be executed late, and no region is added.
     pub(super) fn may_settle(&self) -> bool {
-        !self.update.is_broken() && !self.is_unverified() && !self.is_growing()
+        !self.update.is_broken()
+            && !self.unverified.is_held(self.now_ns)
+            && !self.changes.is_growing()
     }
 }

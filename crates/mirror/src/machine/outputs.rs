@@ -192,7 +192,7 @@ impl Mirror {
     }
 
     fn fate(&self, output: &Output) -> Fate {
-        let still = self.stands_still();
+        let still = self.ownership.leases.stands_still(self.legs.in_sync());
         let failed = |leg: u8| self.ownership.leases.failed(leg);
         let all_failed = || match self.legs.in_sync().iter().all(|leg| failed(leg).is_some()) {
             true => self.legs.in_sync().first().and_then(failed),

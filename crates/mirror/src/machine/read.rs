@@ -95,7 +95,7 @@ impl Mirror {
     pub fn hole_witnesses(&self, range: Range) -> Legs {
         let is_certain = self.may_be_read(range)
             && !self.ownership.is_lost()
-            && !self.has_lost(range)
+            && !self.legs.has_lost(range)
             && !self
                 .state
                 .geometry

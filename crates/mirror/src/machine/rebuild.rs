@@ -15,7 +15,7 @@ use block::Range;
 impl Mirror {
     /// Saves positions, and ends rebuilds.
     pub(super) fn advance_rebuilds(&mut self) {
-        if self.is_stopping() || self.update.is_broken() {
+        if self.stop.is_begun() || self.update.is_broken() {
             return;
         }
         for leg in self.legs.rebuilding().iter() {
@@ -49,7 +49,7 @@ impl Mirror {
 
     /// The position that is to be saved now, if one is.
     fn position_due(&self, leg: u8) -> Option<u64> {
-        let (was, it) = (self.position(leg)?, self.legs.rebuild(leg)?);
+        let (was, it) = (self.state.rebuilt_up_to(leg)?, self.legs.rebuild(leg)?);
         let bytes = self.state.geometry.bytes;
         let shift = self.state.geometry.region_shift;
         if was >= bytes {
@@ -59,16 +59,6 @@ impl Mirror {
         let to = next.map_or(bytes, |region| region << shift).min(bytes);
         let far = to.saturating_sub(was) >= self.config.position_bytes;
         (to > was && (far || self.now_ns >= it.save_at_ns)).then_some(to)
-    }
-
-    /// When a position is to be saved next.
-    pub(super) fn rebuild_at(&self) -> u64 {
-        let saves = self.legs.rebuilding().iter().filter_map(|leg| {
-            let it = self.legs.rebuild(leg);
-            let it = it.filter(|it| it.step == Step::Copying)?;
-            (it.save_at_ns > self.now_ns).then_some(it.save_at_ns)
-        });
-        saves.min().unwrap_or(u64::MAX)
     }
 
     pub(super) fn rebuilt_flushed(&mut self, leg: u8, outcome: Outcome) {

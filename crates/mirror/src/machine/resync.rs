@@ -185,7 +185,7 @@ impl Mirror {
     /// Whether it is to flush that when the pause is over.
     pub(super) fn flushes_alone_later(&self) -> bool {
         let waits = self.diverged.unflushed && self.diverged.flush.is_none();
-        waits && !self.is_stopping() && self.is_alone()
+        waits && !self.stop.is_begun() && self.is_alone()
     }
 
     fn flush_copied(&mut self) {

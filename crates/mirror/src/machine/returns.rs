@@ -11,6 +11,7 @@ use super::leg::{Change, Leg, LegState, Rebuild, Step};
 use super::legs::{SLOTS, Work};
 use super::lifecycle::is_rebuilding;
 use super::planted::{Bug, has};
+use super::spare::Spare;
 use super::{Mirror, News, Output};
 use crate::assembly::{Role, Wishes, assemble};
 use crate::copies::{Chosen, NoLeg};
@@ -95,25 +96,6 @@ impl Mirror {
         self.outputs.wake();
     }
 
-    /// Whether a leg is on its way, so that others wait.
-    pub(super) fn is_leg_returning(&self) -> bool {
-        use LegState::*;
-        self.legs.iter().any(|(_, leg)| match leg.state() {
-            Inspecting(_) | ReadingBitmap(..) => true,
-            Rebuilding(_, it) => matches!(it.step, Step::WriteAll(_) | Step::Event(_)),
-            Missing(_) | Fenced(..) | InSync | Truncated(_) => false,
-        })
-    }
-
-    /// When the next leg may return.
-    pub(super) fn return_at(&self) -> u64 {
-        let fences = self.legs.iter().filter_map(|(_, leg)| match *leg.state() {
-            LegState::Fenced(_, fence_ns) if fence_ns > self.now_ns => Some(fence_ns),
-            _ => None,
-        });
-        fences.min().unwrap_or(u64::MAX)
-    }
-
     /// The next leg returns, if it may.
     pub(super) fn advance_returns(&mut self) {
         for leg in self.legs.rebuilding().iter() {
@@ -134,7 +116,7 @@ impl Mirror {
             self.change_leg(leg, Change::ReadBitmap(lack));
             self.begin_rebuild(leg);
         } else if let Some(leg) = due {
-            self.close_spare(leg);
+            self.legs.set_spare(leg, Spare::Missing);
             self.change_leg(leg, Change::Inspect);
             self.ownership.leases.begin_return(leg, self.now_ns);
             let ticket = self.outputs.ticket(leg, Work::Return);
@@ -144,10 +126,10 @@ impl Mirror {
 
     /// Whether all legs that are due wait for something else.
     pub(super) fn are_returns_blocked(&self) -> bool {
-        self.is_leg_returning()
-            || self.is_stopping()
+        self.legs.is_any_returning()
+            || self.stop.is_begun()
             || self.update.is_broken()
-            || self.is_growing()
+            || self.changes.is_growing()
     }
 
     fn may_return(&self, leg: u8) -> bool {
@@ -164,7 +146,7 @@ impl Mirror {
         // A leg that is about to be removed, ordered while its addition was committed, stays away;
         // one whose addition is not committed begins with that.
         let changes = self.changes.adding.with(self.changes.removing);
-        let ours = self.is_stale(leg) && !changes.has(leg);
+        let ours = self.state.is_stale(leg) && !changes.has(leg);
         fenced && ours && !self.required.has(leg) && self.update.is_idle()
     }
 
@@ -301,7 +283,7 @@ impl Mirror {
                 self.set_step(leg, Step::Copying);
                 self.outputs.news(News::Rebuilding(leg));
             }
-            Some(Step::Position(to)) if self.position(leg) == Some(to) => {
+            Some(Step::Position(to)) if self.state.rebuilt_up_to(leg) == Some(to) => {
                 self.set_step(leg, Step::Copying);
             }
             _ => {}
@@ -338,16 +320,8 @@ impl Mirror {
     /// A leg leaves, or does not return.
     pub(super) fn forget_rebuild(&mut self, leg: u8) {
         if self.legs.get(leg).is_some() {
-            self.close_spare(leg);
+            self.legs.set_spare(leg, Spare::Missing);
             self.legs.change(leg, Change::Leave);
-        }
-    }
-
-    /// Returns the committed position of a rebuild.
-    pub(super) fn position(&self, leg: u8) -> Option<u64> {
-        match self.state.state(leg)? {
-            EntryState::Rebuilding(lack) => Some(lack.position),
-            _ => None,
         }
     }
 }

@@ -71,15 +71,10 @@ impl Mirror {
         let writes = self.legs.writable().has(leg);
         let is_lost = !writes && self.legs.get(leg).is_some_and(is_spare);
         if is_lost {
-            self.close_spare(leg);
+            self.legs.set_spare(leg, Spare::Missing);
             self.copy_without(leg);
         }
         is_lost
-    }
-
-    /// A leg is not read as a spare any more.
-    pub(super) fn close_spare(&mut self, leg: u8) {
-        self.legs.set_spare(leg, Spare::Missing);
     }
 
     /// Whether a leg returns as soon as it has nothing under way: it gets no more reads, and those
@@ -103,13 +98,13 @@ impl Mirror {
 
     /// Whether a leg may become a spare: this engine knows what it lacks.
     fn may_be_verified(&self, leg: u8) -> bool {
-        let runs = self.startup.is_running() && !self.is_stopping() && !self.ownership.is_lost();
+        let runs = self.startup.is_running() && !self.stop.is_begun() && !self.ownership.is_lost();
         let Some(it) = self.legs.get(leg).and_then(Leg::stale) else {
             return false;
         };
         let runs = runs && !self.legs.writable().has(leg);
         let has_nothing = it.is_void || it.is_discarded || it.fresh.is_some();
-        let known = runs && it.missed.is_some() && self.is_stale(leg);
+        let known = runs && it.missed.is_some() && self.state.is_stale(leg);
         known && !has_nothing && !self.changes.removing.has(leg)
     }
 

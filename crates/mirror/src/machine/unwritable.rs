@@ -15,8 +15,8 @@ use super::Mirror;
 use super::bad::Recorded;
 use super::copy::{Job, PIECE_MIN};
 use super::legs::{Legs, Round};
-use super::lifecycle::Stop;
 use super::requests::Phase;
+use super::stop::StopState;
 use block::Outcome;
 use block::Range;
 
@@ -90,8 +90,11 @@ impl Mirror {
     /// Flushes legs whose bad blocks were rewritten.
     pub(super) fn advance_heals(&mut self) {
         let waits = self.update.is_broken()
-            || self.is_unverified()
-            || matches!(self.stop, Stop::Flushing(_) | Stop::Clearing);
+            || self.unverified.is_held(self.now_ns)
+            || matches!(
+                self.stop.state(),
+                StopState::Flushing(_) | StopState::Clearing
+            );
         if !waits && self.bad.is_flush_due(self.now_ns) {
             let losses = self.times_given_up();
             let legs = self.legs.writable();
@@ -168,7 +171,10 @@ impl Mirror {
     /// last copy; else the piece is bad there, too.
     pub(super) fn copy_has_no_source(&mut self, job: &Job) {
         for leg in job.targets.both(self.legs.rebuilding()).iter() {
-            let reaches = self.position(leg).is_some_and(|it| it >= job.piece.end);
+            let reaches = self
+                .state
+                .rebuilt_up_to(leg)
+                .is_some_and(|it| it >= job.piece.end);
             let keeps = reaches && self.bad.keep_only_last_copy(leg, job.piece);
             if !keeps && self.record_bad(leg, job.piece, false) == Recorded::Full {
                 self.lose(leg, Outcome::MediaError);

@@ -498,7 +498,7 @@ fn t09_a_longer_bound_is_on_the_legs_at_once_and_is_said_to_be_when_it_is() {
         ([45_000; 2], 45_000)
     );
     mirror.raise_bound(10_000, now_ns);
-    assert_eq!(mirror.owner_now().bound_ms, 45_000);
+    assert_eq!(mirror.ownership.owner_at(mirror.now_ns).bound_ms, 45_000);
 }
 
 #[test]

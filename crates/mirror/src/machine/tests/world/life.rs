@@ -182,7 +182,7 @@ impl World {
                 self.disks[leg].bytes = PLACE.leg_bytes;
                 let slot =
                     mirror.add_leg(id, Label::default(), PLACE, Legs::default(), self.now_ns);
-                let later = mirror.is_stopping() || mirror.changes.growth.is_some();
+                let later = mirror.stop.is_begun() || mirror.changes.growth.is_some();
                 self.claim(later || slot == Ok(leg as u8), "a leg is not added");
             }
         }
