@@ -14,7 +14,7 @@
 //!   `spare`: stale legs, read as the last resort
 //! * `change`: legs that are added and removed; `grow`: a larger size; `unwritable`: blocks that a
 //!   leg could not write; `bad`: their record
-//! * `copy`: copies between legs under a lock; `resync`: diverged regions; `pace`: the speed of
+//! * `copy`: copies between legs under a lock; `jobs`: their states; `resync`: diverged regions; `pace`: the speed of
 //!   copies; `check`, `checks`: comparison of all
 //!   legs
 //! * `types`: requests, outputs, news; `planted`: planted bugs
@@ -62,6 +62,7 @@ mod dirty_log;
 mod grow;
 mod heartbeat;
 mod io;
+mod jobs;
 mod leaving;
 mod leg;
 mod legs;
@@ -97,9 +98,9 @@ use accept::{Acceptance, Accepting};
 use bad::Bad;
 use checks::Checks;
 use commit::SuperblockUpdate;
-use copy::Copies;
 use dirty_log::DirtyLog;
 use grow::Growth;
+use jobs::Jobs;
 use leg::{Leg, LegState, LegTable, Rebuild};
 use legs::{Round, Work};
 use lifecycle::LineageRecord;
@@ -159,7 +160,7 @@ pub struct Mirror {
     ios: Requests,
     /// Regions in which legs in sync may differ.
     diverged: Diverged,
-    copies: Copies,
+    copies: Jobs,
     unreadable: Unreadable,
     /// A read of a spare is not reported again until then.
     rescue_reported_until_ns: u64,

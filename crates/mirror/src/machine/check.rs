@@ -9,7 +9,7 @@
 //! # Limits
 //! The first [`DIFFERENCES_MAX`] ranges are named, the others counted.
 use super::Mirror;
-use super::copy::Kind;
+use super::jobs::Kind;
 use block::Outcome;
 use block::Range;
 
@@ -89,33 +89,31 @@ impl Mirror {
 
     /// Whether it is a check that has this copy buffer.
     pub fn is_checked_by(&self, copy: u8) -> bool {
-        let job = self.copies.job(copy);
+        let job = self.copies.get(copy);
         job.is_some_and(|job| job.kind == Kind::Check)
     }
 
     /// A leg was compared with the piece that was read.
     pub(super) fn compared(&mut self, job: u8, leg: u8, differs: Result<Option<Range>, Outcome>) {
-        let number = usize::from(job);
-        if self.is_late(job, leg) {
+        if self.copies.take_late(job, leg, &mut self.outputs) {
             return;
         }
         // A region that a refused write left diverged is resynced anyhow.
-        let Some(it) = self.copies.jobs[number] else {
+        let Some(it) = self.copies.get_mut(job) else {
             return;
         };
         let (mut piece, up) = (
             self.state.geometry.regions_in(it.piece),
             self.legs.in_sync(),
         );
+        it.round.waits.remove(leg);
+        let source = it.source;
         let known = piece.any(|region| self.diverged.has(region));
         // Legs that have left may differ, and are rebuilt.
-        let gone = !up.has(leg) || !up.has(it.source);
+        let gone = !up.has(leg) || !up.has(source);
         let is_known = known && matches!(differs, Ok(Some(_)));
         if !gone && !is_known {
             self.checks.add_result(job, leg, differs);
-        }
-        if let Some(job) = &mut self.copies.jobs[number] {
-            job.round.waits.remove(leg);
         }
         self.compare_next(job);
     }

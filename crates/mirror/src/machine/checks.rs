@@ -110,7 +110,7 @@ impl Checks {
     /// part any more (`is_busy`), and where no two legs are in sync.
     pub fn next(
         &mut self,
-        job: usize,
+        job: u8,
         regions: u64,
         in_sync: Legs,
         is_busy: bool,
@@ -123,7 +123,7 @@ impl Checks {
             return None;
         }
         let legs = *check.legs.get_or_insert(in_sync);
-        let own = check.again[job].take();
+        let own = check.again[usize::from(job)].take();
         if let Some(rest) = own.or_else(|| check.again.iter_mut().find_map(Option::take)) {
             return Some(Part::Rest(rest));
         }

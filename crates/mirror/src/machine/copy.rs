@@ -11,131 +11,21 @@
 //! pace allows.
 //!
 //! # Limits
-//! [`CUTS_MAX`] pieces of a job are cut into blocks. One job less than there are buffers, and as
-//! many once a leg that left has some; one per region. [`REPAIRS_MAX`] ranges wait to be repaired;
-//! further ones are found by the next read that fails.
+//! A few pieces of a job are cut into blocks. One job less than there are buffers, and as many once a
+//! leg that left has some; one per region. [`Jobs`](super::jobs::Jobs) has them.
 use super::checks::Part;
+use super::jobs::{Job, Kind, PIECE_MIN, Step};
 use super::legs::{Legs, Round, Work};
 use super::lifecycle::COPY_PAUSE_NS;
-use super::pace::{Pace, Speed};
 use super::planted::{Bug, has};
 use super::requests::Phase;
 use super::{Mirror, News, Output, Request};
 use crate::bad::BadKind;
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use block::Outcome;
 use block::Range;
 
 /// Pause before lost regions are read again, ns: media rarely recover by themselves.
 const LOST_PAUSE_NS: u64 = 600_000_000_000;
-/// Ranges that wait to be repaired.
-const REPAIRS_MAX: usize = 64;
-/// Pieces that a copy is cut into at first; blocks are next.
-pub(super) const PIECE_MIN: u64 = 4096;
-/// So many of these are cut into blocks of one job: where more than that is bad, each block takes
-/// as long as a medium needs to give up.
-const CUTS_MAX: u8 = 4;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Resync(u64),
-    Rebuild(u64),
-    /// On this leg.
-    Repair(u8),
-    Check,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// It waits for its turn.
-    Lock,
-    Read,
-    Compare,
-    Write,
-    /// It is over, but a leg that has left still has its buffer.
-    Over,
-}
-
-/// All copies under a lock: repairs, resync, rebuilds and checks.
-#[derive(Debug)]
-pub(super) struct Copies {
-    /// By number, which is that of the buffer.
-    pub jobs: Vec<Option<Job>>,
-    /// By job: the place of its piece in the order of changes.
-    pub places: Vec<Option<block::order::Ticket>>,
-    /// Ranges of legs that are to be rewritten from another leg, oldest first.
-    pub repairs: VecDeque<(u8, Range)>,
-    /// Nothing is to be copied, until something wakes it.
-    pub idle: bool,
-    /// No copy begins before that, ns.
-    pub pause_ns: u64,
-    pub pace: Pace,
-}
-
-impl Copies {
-    /// None yet; `jobs` at a time.
-    pub fn new(jobs: usize, speed: Speed, now_ns: u64) -> Self {
-        Self {
-            jobs: (0..jobs).map(|_| None).collect(),
-            places: alloc::vec![None; jobs],
-            repairs: VecDeque::with_capacity(REPAIRS_MAX),
-            idle: false,
-            pause_ns: 0,
-            pace: Pace::new(speed, now_ns),
-        }
-    }
-
-    /// The job that has this buffer.
-    pub fn job(&self, buffer: u8) -> Option<&Job> {
-        self.jobs.get(usize::from(buffer))?.as_ref()
-    }
-}
-
-/// A copy job.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Job {
-    pub kind: Kind,
-    pub range: Range,
-    pub piece: Range,
-    /// Most bytes of its next piece: fewer than a buffer has where somewhere no leg can read all of
-    /// a piece, or be written all of it.
-    unit: u64,
-    /// How many pieces were cut into blocks.
-    cuts: u8,
-    pub step: Step,
-    /// The leg that is reading it.
-    pub asked: u8,
-    /// Legs that have left, and still have its buffer (T10).
-    pub late: Legs,
-    /// Legs that could not read the piece.
-    tried: Legs,
-    /// The leg that could.
-    pub source: u8,
-    /// No leg could, and some for another reason than the medium.
-    unreachable: bool,
-    /// The legs that are rebuilt.
-    pub targets: Legs,
-    pub round: Round,
-    /// Something of it is lost, or was written.
-    pub lossy: bool,
-    wrote: bool,
-    /// It is repeated from the beginning.
-    pub anew: bool,
-}
-
-impl Job {
-    /// Whether its piece is being read from a leg.
-    pub fn is_read_by(&self, leg: u8) -> bool {
-        self.step == Step::Read && self.asked == leg
-    }
-
-    /// Nothing comes of it any more.
-    pub fn is_over(&self) -> bool {
-        self.step == Step::Over
-    }
-}
-
 impl Mirror {
     /// Starts the copies that may begin now.
     pub(super) fn start_copies(&mut self) {
@@ -146,7 +36,7 @@ impl Mirror {
             && !self.unverified.is_held(self.now_ns)
             && (!self.stop.is_begun() || self.waited_for().is_some())
         {
-            let Some(free) = self.free_job() else {
+            let Some(free) = self.copies.free() else {
                 return;
             };
             let Some((kind, range)) = self.next_copy(free) else {
@@ -156,56 +46,29 @@ impl Mirror {
                 Kind::Rebuild(region) => self.lacking(region),
                 _ => Legs::default(),
             };
-            self.copies.jobs[free] = Some(Job {
-                kind,
-                range,
-                piece: Range::new(range.start, 0),
-                unit: self.config.copy_bytes.into(),
-                cuts: 0,
-                step: Step::Lock,
-                asked: 0,
-                late: Legs::default(),
-                tried: Legs::default(),
-                source: 0,
-                unreachable: false,
-                targets,
-                round: Round::default(),
-                lossy: false,
-                wrote: false,
-                anew: false,
-            });
-            self.next_piece(free as u8);
+            let unit = self.config.copy_bytes.into();
+            self.copies.begin(free, kind, range, targets, unit);
+            self.next_piece(free);
         }
     }
 
-    /// The number of the next job. One buffer stays free until a leg that has left has others: it
-    /// may have all that were in use, and reads that wait for a copy go on with the last one.
-    fn free_job(&self) -> Option<usize> {
-        let mut free = (0..self.copies.jobs.len()).filter(|&at| self.copies.jobs[at].is_none());
-        let first = free.next()?;
-        let kept =
-            self.copies.jobs.len() > 1 && !self.copies.jobs.iter().flatten().any(Job::is_over);
-        (!kept || free.next().is_some()).then_some(first)
-    }
-
     /// Returns the kind and range of the next copy of a job.
-    fn next_copy(&mut self, job: usize) -> Option<(Kind, Range)> {
+    fn next_copy(&mut self, job: u8) -> Option<(Kind, Range)> {
         if let Some(region) = self.waited_for() {
             return Some((
                 Kind::Resync(region),
                 self.committed.geometry.bytes_of(region),
             ));
         }
-        if let Some((leg, range)) = self.copies.repairs.pop_front() {
+        if let Some((leg, range)) = self.copies.next_repair() {
             return Some((Kind::Repair(leg), range));
         }
-        let paced = |job: &Job| !matches!(job.kind, Kind::Repair(_));
-        let running = self.copies.jobs.iter().flatten().any(paced);
+        let running = self.copies.is_any_paced();
         if self.now_ns < self.copies.pause_ns || !self.copies.pace.allows(self.now_ns, running) {
             return None;
         }
         let mut uncopied = self.diverged.uncopied();
-        let diverged = uncopied.find(|&region| !self.is_copied_now(region));
+        let diverged = uncopied.find(|&region| !self.copies.has_region(region));
         drop(uncopied);
         let (kind, range) = match diverged {
             Some(_) if self.legs.in_sync().count() < 2 => {
@@ -226,8 +89,7 @@ impl Mirror {
                     self.committed.geometry.bytes_of(region),
                 ),
                 None => {
-                    let checks = |job: &Job| job.kind == Kind::Check && !job.is_over();
-                    let is_busy = self.copies.jobs.iter().flatten().any(checks);
+                    let is_busy = self.copies.under_way().any(|job| job.kind == Kind::Check);
                     let (geometry, in_sync) = (&self.committed.geometry, self.legs.in_sync());
                     let out = &mut self.outputs;
                     let next = self
@@ -251,7 +113,7 @@ impl Mirror {
         let idle = self.diverged.is_empty()
             && self.legs.rebuilding().is_empty()
             && !self.checks.is_running();
-        let full = self.free_job().is_none();
+        let full = self.copies.free().is_none();
         if self.flushes_alone_later() {
             return self.copies.pause_ns;
         }
@@ -275,20 +137,9 @@ impl Mirror {
         let ranges = self.ios.iter().filter_map(held);
         let mut regions = ranges.flat_map(|range| self.state.geometry.regions_in(range));
         regions.find(|&region| {
-            let done = self.is_copied_now(region) || self.diverged.is_copied(region);
+            let done = self.copies.has_region(region) || self.diverged.is_copied(region);
             self.diverged.has(region) && !done
         })
-    }
-
-    /// Whether a job has the region.
-    pub(super) fn is_copied_now(&self, region: u64) -> bool {
-        let mut jobs = self
-            .copies
-            .jobs
-            .iter()
-            .flatten()
-            .filter(|job| !job.is_over());
-        jobs.any(|job| matches!(job.kind, Kind::Resync(it) | Kind::Rebuild(it) if it == region))
     }
 
     /// Legs that are being rebuilt and lack the region.
@@ -302,13 +153,8 @@ impl Mirror {
 
     /// Queues a range for repair that `leg` could not read.
     pub(super) fn repair(&mut self, leg: u8, range: Range) {
-        let known = self.copies.repairs.contains(&(leg, range));
-        if self.legs.in_sync().has(leg)
-            && self.startup.has_proposed()
-            && !known
-            && self.copies.repairs.len() < REPAIRS_MAX
-        {
-            self.copies.repairs.push_back((leg, range));
+        let may_repair = self.legs.in_sync().has(leg) && self.startup.has_proposed();
+        if may_repair && self.copies.queue_repair(leg, range) {
             self.outputs.wake();
         }
     }
@@ -342,33 +188,20 @@ impl Mirror {
     /// Whether zeroes that the copy in this buffer writes may become holes: all that it writes is
     /// flushed before it counts, and is no sector that is rewritten for its own sake.
     pub fn may_leave_holes(&self, copy: u8) -> bool {
-        let job = self.copies.job(copy);
+        let job = self.copies.get(copy);
         job.is_some_and(|job| matches!(job.kind, Kind::Resync(_) | Kind::Rebuild(_)))
     }
 
     /// Gives up the place of a job's piece, if it has one.
     pub(super) fn release_piece(&mut self, job: u8) {
-        if let Some(place) = self.copies.places[usize::from(job)].take() {
+        if let Some(place) = self.copies.take_place(job) {
             self.release(place);
         }
     }
 
-    pub(super) fn job(&mut self, job: u8) -> Option<&mut Job> {
-        self.copies.jobs.get_mut(usize::from(job))?.as_mut()
-    }
-
-    /// A job under way.
-    ///
-    /// # Panics
-    /// If there is none of this number.
-    pub(super) fn expect_job(&mut self, number: u8) -> &mut Job {
-        let job = self.copies.jobs[usize::from(number)].as_mut();
-        job.unwrap_or_else(|| unreachable!("copy job {number} goes on after its end"))
-    }
-
     /// Goes on with the next piece, or ends.
     fn next_piece(&mut self, number: u8) {
-        let mut job = *self.expect_job(number);
+        let mut job = *self.copies.expect(number);
         let from = job.piece.end;
         let useless = match job.kind {
             Kind::Resync(_) => job.anew || self.legs.in_sync().count() < 2,
@@ -378,10 +211,10 @@ impl Mirror {
         };
         let waits = matches!(job.kind, Kind::Resync(_)) && self.ios.iter().next().is_some();
         if useless || self.stop.is_begun() && !waits || self.ownership.is_lost() {
-            return self.end_job(number);
+            return self.copies.end(number, &mut self.outputs);
         }
         if from >= job.range.end {
-            self.end_job(number);
+            self.copies.end(number, &mut self.outputs);
             return self.job_over(&job);
         }
         if !job.late.is_empty() {
@@ -401,9 +234,10 @@ impl Mirror {
             start: from,
             end: job.range.end.min(from + job.unit),
         };
-        (job.step, job.tried) = (Step::Lock, Legs::default());
+        job.tried = Legs::default();
         job.unreachable = false;
-        self.copies.jobs[usize::from(number)] = Some(job);
+        *self.copies.expect(number) = job;
+        self.copies.set_step(number, Step::Lock);
         let unlocked = match job.kind {
             Kind::Repair(_) => has(Bug::MendWithoutLock),
             Kind::Rebuild(_) => has(Bug::RebuildUnlocked),
@@ -413,21 +247,26 @@ impl Mirror {
             return self.read_piece(number);
         }
         let place = self.ios.admit_copy(number, job.piece);
-        self.copies.places[usize::from(number)] = Some(place);
+        self.copies.set_place(number, place);
         self.start_piece(number);
     }
 
     /// It may be the piece's turn.
     pub(super) fn start_piece(&mut self, number: u8) {
-        let first = self.ios.may_begin(self.copies.places[usize::from(number)]);
-        if first && self.job(number).is_some_and(|job| job.step == Step::Lock) {
+        let first = self.ios.may_begin(self.copies.place(number));
+        if first
+            && self
+                .copies
+                .get(number)
+                .is_some_and(|job| job.step() == Step::Lock)
+        {
             self.read_piece(number);
         }
     }
 
     fn read_piece(&mut self, number: u8) {
         let (up, counts) = (self.legs.in_sync(), self.checks.reference());
-        let job = *self.expect_job(number);
+        let job = *self.copies.expect(number);
         let spares = self.spares_of(&job, job.tried);
         let from = up.without(job.tried);
         // The leg that is repaired is read last: it may be able to read by now.
@@ -436,8 +275,7 @@ impl Mirror {
             Kind::Check if from.both(counts) == counts => from.without(counts),
             _ => Legs::default(),
         };
-        let job = self.expect_job(number);
-        job.step = Step::Read;
+        self.copies.set_step(number, Step::Read);
         let (mut piece, kind, targets) = (job.piece, job.kind, job.targets);
         if kind == Kind::Check {
             piece = self.bad.cut_at_edges(piece, BadKind::Unwritten, up);
@@ -450,7 +288,7 @@ impl Mirror {
                 self.bad.cut_at_edges(piece, BadKind::LastCopy, targets),
             );
         }
-        let job = self.expect_job(number);
+        let job = self.copies.expect(number);
         let leg = fit.without(last).first();
         let leg = leg.or(spares.first()).or(fit.first());
         // Where none is left, legs that failed a larger piece may have this one: all that is locked
@@ -471,7 +309,7 @@ impl Mirror {
 
     /// The piece is bad on all legs in sync.
     fn without_source(&mut self, number: u8, piece: Range) {
-        let job = self.expect_job(number);
+        let job = self.copies.expect(number);
         job.piece = piece;
         job.lossy |= !matches!(job.kind, Kind::Rebuild(_));
         let job = *job;
@@ -485,21 +323,22 @@ impl Mirror {
 
     /// No leg has given the piece.
     fn unreadable(&mut self, number: u8) {
-        let job = *self.expect_job(number);
+        let job = *self.copies.expect(number);
         let (piece, kind) = (job.piece, job.kind);
         let unreachable = job.unreachable && kind != Kind::Check;
         let alone = matches!(kind, Kind::Repair(leg) if !self.may_repair(leg, piece));
         if alone {
             // The legs that had it have left: nothing was reported as lost.
-            self.end_job(number);
+            self.copies.end(number, &mut self.outputs);
         } else if unreachable {
             // Not for the medium's sake: later.
-            self.end_job(number);
+            self.copies.end(number, &mut self.outputs);
             self.copies.pause_ns = self.now_ns + COPY_PAUSE_NS;
-        } else if self.is_worth_cutting(number) && self.once_more_in_pieces(number) {
+        } else if self.copies.expect(number).is_worth_cutting() && self.once_more_in_pieces(number)
+        {
             return;
         } else {
-            self.expect_job(number).lossy = true;
+            self.copies.expect(number).lossy = true;
             if kind == Kind::Check {
                 // A repair has it rewritten where a leg that is not in sync has it.
                 let repairs = self.checks.add_unreadable();
@@ -516,37 +355,14 @@ impl Mirror {
         self.release_piece(number);
     }
 
-    /// Whether smaller pieces may be read where this one is not: of blocks only where several legs
-    /// were asked, which may have bad ones at other places. Another job repairs the findings of a
-    /// check.
-    fn is_worth_cutting(&mut self, number: u8) -> bool {
-        let job = self.expect_job(number);
-        let several = job.tried.count() > 1 && job.kind != Kind::Check;
-        several || job.piece.end - job.piece.start > PIECE_MIN
-    }
-
-    /// Bytes of the pieces that the piece of a job is cut into; `None`: it is not.
-    pub(super) fn smaller_unit(&self, job: &Job) -> Option<u64> {
-        let (bytes, block) = (
-            job.piece.end - job.piece.start,
-            self.state.geometry.block_bytes(),
-        );
-        match bytes > PIECE_MIN.max(block) {
-            true => Some(PIECE_MIN.max(block)),
-            false => (bytes > block && job.cuts < CUTS_MAX).then_some(block),
-        }
-    }
-
     /// The piece is copied once more, in smaller ones; false: there are none.
     fn once_more_in_pieces(&mut self, number: u8) -> bool {
-        let job = *self.expect_job(number);
-        let Some(unit) = self.smaller_unit(&job) else {
+        let block_bytes = self.state.geometry.block_bytes();
+        let job = self.copies.expect(number);
+        let Some(unit) = job.smaller_unit(block_bytes) else {
             return false;
         };
-        let job = self.expect_job(number);
-        job.unit = unit;
-        job.cuts += u8::from(unit < PIECE_MIN);
-        job.piece.end = job.piece.start;
+        job.cut(unit);
         self.release_piece(number);
         self.next_piece(number);
         true
@@ -566,16 +382,16 @@ impl Mirror {
     pub(super) fn copy_done(&mut self, number: u8, leg: u8, outcome: Outcome) {
         let foreign = self.ownership.is_lost();
         // A leg that has left may have older data than were acknowledged.
-        let job = self.copies.jobs[usize::from(number)];
-        let gone = !self.legs.in_sync().has(leg)
-            && !job.is_some_and(|job| self.counts_as_spare(&job, leg));
-        if self.is_late(number, leg) {
+        let job = self.copies.get(number);
+        let gone =
+            !self.legs.in_sync().has(leg) && !job.is_some_and(|job| self.counts_as_spare(job, leg));
+        if self.copies.take_late(number, leg, &mut self.outputs) {
             return;
         }
-        let Some(job) = self.job(number) else {
+        let Some(job) = self.copies.get_mut(number) else {
             return;
         };
-        match job.step {
+        match job.step() {
             _ if foreign => {}
             Step::Lock | Step::Over => {}
             Step::Read if outcome.is_done() && gone => {
@@ -587,7 +403,7 @@ impl Mirror {
             Step::Read => {
                 job.tried.add(leg);
                 self.spare_unread(leg, outcome);
-                let job = self.expect_job(number);
+                let job = self.copies.expect(number);
                 use Outcome::{CutShort, Erased, MediaError};
                 let bad = matches!(outcome, MediaError | CutShort | Erased);
                 job.unreachable |= !bad;
@@ -605,7 +421,7 @@ impl Mirror {
 
     /// The piece was written to `leg`, or was not.
     pub(super) fn piece_written(&mut self, number: u8, leg: u8, outcome: Outcome) {
-        let job = self.expect_job(number);
+        let job = self.copies.expect(number);
         if !job.round.ends(leg, outcome) {
             return;
         }
@@ -630,7 +446,7 @@ impl Mirror {
     /// The piece was read from `source`: it is written to the others.
     fn write_piece(&mut self, number: u8, source: u8) {
         let (up, joining) = (self.legs.in_sync(), self.legs.rebuilding());
-        let job = self.expect_job(number);
+        let job = self.copies.expect(number);
         let (bad, piece) = (job.tried, job.piece);
         let (is_alike, is_rebuild) = match job.kind {
             Kind::Resync(_) => (true, false),
@@ -646,7 +462,7 @@ impl Mirror {
                 let bad = self.bad.legs_in(up, piece);
                 self.checks.skip(number, bad);
                 let others = up.without(Legs::one(source));
-                self.expect_job(number).round = Round::of(others.without(bad));
+                self.copies.expect(number).round = Round::of(others.without(bad));
                 return self.compare_next(number);
             }
         };
@@ -661,9 +477,10 @@ impl Mirror {
 
     /// Writes the piece to `targets`.
     pub(super) fn write_to(&mut self, number: u8, targets: Legs) {
-        let job = self.expect_job(number);
-        (job.step, job.round) = (Step::Write, Round::of(targets));
+        let job = self.copies.expect(number);
+        job.round = Round::of(targets);
         let piece = job.piece;
+        self.copies.set_step(number, Step::Write);
         for leg in targets.iter() {
             let ticket = self.outputs.ticket(leg, Work::Copy(number));
             let output = Output::CopyWrite(ticket, number, piece);
@@ -677,17 +494,17 @@ impl Mirror {
     /// The next leg is compared with what was read, or all were.
     pub(super) fn compare_next(&mut self, number: u8) {
         let up = self.legs.in_sync();
-        let job = self.expect_job(number);
+        let job = self.copies.expect(number);
         if !up.has(job.source) {
             // Another source: one that has left may have older data.
             job.piece.end = job.piece.start;
             self.release_piece(number);
             return self.next_piece(number);
         }
-        job.step = Step::Compare;
         let piece = job.piece;
         let leg = job.round.waits.both(up).first();
         job.asked = leg.unwrap_or(job.asked);
+        self.copies.set_step(number, Step::Compare);
         match leg {
             Some(leg) => {
                 let ticket = self.outputs.ticket(leg, Work::Copy(number));
@@ -705,7 +522,7 @@ impl Mirror {
     pub(super) fn piece_over(&mut self, number: u8) {
         self.release_piece(number);
         match self.ownership.is_lost() {
-            true => self.end_job(number),
+            true => self.copies.end(number, &mut self.outputs),
             false => self.next_piece(number),
         }
     }
@@ -731,9 +548,7 @@ impl Mirror {
 
     /// A leg has left: nothing is copied to it.
     pub(super) fn without_copies(&mut self, leg: u8) {
-        for job in self.copies.jobs.iter_mut().flatten() {
-            job.targets.remove(leg);
-        }
+        self.copies.drop_target(leg);
         self.checks.leg_left(leg, &mut self.outputs);
     }
 }

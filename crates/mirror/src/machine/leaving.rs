@@ -11,8 +11,8 @@
 //! Copies have one buffer more than they use, for when a leg that hangs has the others. A second
 //! leg that hangs may take that too: then I/O that waits for a copy waits for that leg.
 use super::accept::Acceptance;
-use super::copy::{Kind, Step};
 use super::io::is_wrong;
+use super::jobs::{Kind, Step};
 use super::leg::{Change, Cut};
 use super::legs::{Legs, Round, Ticket, Work};
 use super::planted::{Bug, has};
@@ -209,7 +209,7 @@ impl Mirror {
                 slot.and_then(|slot| slot.request.changes().or(slot.request.reads()))
             }
             Work::Copy(job) => {
-                let job = self.copies.job(job);
+                let job = self.copies.get(job);
                 job.map(|job| job.piece)
             }
             _ => None,
@@ -230,12 +230,12 @@ impl Mirror {
 
     /// Takes a leg that has left out of the copies.
     pub(super) fn copy_without(&mut self, leg: u8) {
-        for number in 0..self.copies.jobs.len() as u8 {
-            let Some(job) = self.job(number) else {
+        for number in self.copies.numbers() {
+            let Some(job) = self.copies.get_mut(number) else {
                 continue;
             };
             let (reads, from) = (job.asked == leg, job.piece.start);
-            match job.step {
+            match job.step() {
                 Step::Read | Step::Compare if reads => {
                     job.late.add(leg);
                     self.release_piece(number);
@@ -250,21 +250,9 @@ impl Mirror {
         }
     }
 
-    /// Whether that was the end of a ticket that a leg had when it left.
-    pub(super) fn is_late(&mut self, number: u8, leg: u8) -> bool {
-        let Some(job) = self.job(number).filter(|job| job.late.has(leg)) else {
-            return false;
-        };
-        job.late.remove(leg);
-        if job.is_over() {
-            self.end_job(number);
-        }
-        true
-    }
-
     /// Ends a job; another one does the rest from this byte on.
     pub(super) fn give_up_job(&mut self, number: u8, from: u64) {
-        if let Some(job) = self.copies.jobs[usize::from(number)]
+        if let Some(job) = self.copies.get(number)
             && job.kind == Kind::Check
         {
             let (start, end) = (job.range.start, job.range.end);
@@ -272,16 +260,6 @@ impl Mirror {
             self.checks.add_compared(compared, self.legs.in_sync());
             self.checks.leave_rest(number, Range { start: from, end });
         }
-        self.end_job(number);
-    }
-
-    /// Ends a job; its buffer is free when no leg has it any more.
-    pub(super) fn end_job(&mut self, number: u8) {
-        let job = &mut self.copies.jobs[usize::from(number)];
-        match job {
-            Some(job) if !job.late.is_empty() => job.step = Step::Over,
-            _ => *job = None,
-        }
-        self.outputs.wake();
+        self.copies.end(number, &mut self.outputs);
     }
 }

@@ -11,8 +11,8 @@ use super::accept::Accepting;
 use super::bad::Bad;
 use super::checks::Checks;
 use super::commit::SuperblockUpdate;
-use super::copy::Copies;
 use super::dirty_log::DirtyLog;
+use super::jobs::Jobs;
 use super::leg::{Cut, Leg, LegState, LegTable, Stale};
 use super::legs::{Legs, Work};
 use super::loss::Loss;
@@ -56,7 +56,6 @@ impl Mirror {
     /// Begins to run what was assembled.
     pub fn start(start: &Start<'_>, mut ownership: Ownership, config: Config, now_ns: u64) -> Self {
         let (assembly, state) = (start.assembly, start.assembly.next);
-        let jobs = config.copies.into();
         ownership.begin(assembly.read_only, now_ns);
         Self {
             config,
@@ -82,7 +81,7 @@ impl Mirror {
             unverified: Unverified::default(),
             log: DirtyLog::new(&state.geometry),
             ios: Requests::new(&config),
-            copies: Copies::new(jobs, config.speed, now_ns),
+            copies: Jobs::new(&config, now_ns),
             diverged: Diverged::new(state.geometry.regions()),
             rescue_reported_until_ns: 0,
             bad: Bad::new(&state, &config),
@@ -154,7 +153,7 @@ impl Mirror {
         let recovers = self.startup.is_unclean && !self.read_only;
         self.startup.needs_write = recovers || self.legs.has_fenced();
         // Requests that can be made of all legs at once.
-        let (ios, jobs) = (self.config.ios, self.copies.jobs.len());
+        let (ios, jobs) = (self.config.ios, usize::from(self.config.copies));
         let legs = self.state.entries().count();
         self.log.reserve(ios);
         self.outputs.reserve((ios + 2 * jobs + 4) * (legs + 2));
@@ -394,7 +393,7 @@ impl Mirror {
                 | StartState::WritingBitmaps
         );
         let busy = self.ios.iter().next().is_some()
-            || self.copies.jobs.iter().any(Option::is_some)
+            || !self.copies.is_empty()
             || self.outputs.has_busy_leg()
             || !self.update.is_idle()
             || self.unverified.is_held(self.now_ns) && !self.update.is_broken()

@@ -93,7 +93,7 @@ impl Mirror {
             ) {
                 return None;
             }
-            let busy = |at: u64| self.unreadable.is_paused(at) || self.is_copied_now(at);
+            let busy = |at: u64| self.unreadable.is_paused(at) || self.copies.has_region(at);
             it.lacking().iter_from(it.cursor).find(|&at| !busy(at))
         });
         let next = nexts.min();

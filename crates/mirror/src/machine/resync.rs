@@ -4,7 +4,7 @@
 //! A region is resynced when it was copied to all legs in sync and they have flushed it: a copy
 //! lost with a cache would leave older data (T13). A single leg in sync differs from none, but
 //! flushes the copies that it got. Reads of such regions wait until then.
-use super::copy::{Job, Kind};
+use super::jobs::{Job, Kind};
 use super::legs::{Round, Work};
 use super::lifecycle::COPY_PAUSE_NS;
 use super::requests::Phase;
@@ -177,8 +177,8 @@ impl Mirror {
 
     fn is_alone(&self) -> bool {
         let alone = self.legs.in_sync().count() == 1 && self.required == self.legs.in_sync();
-        let writes = |job: &Job| matches!(job.kind, Kind::Resync(_)) && !job.is_over();
-        let writes = self.copies.jobs.iter().flatten().any(writes);
+        let resyncs = |job: &Job| matches!(job.kind, Kind::Resync(_));
+        let writes = self.copies.under_way().any(resyncs);
         !self.diverged.is_empty() && alone && !writes
     }
 
@@ -210,9 +210,7 @@ impl Mirror {
 
     /// Restarts the resync: another leg is in sync, or something was written.
     pub(super) fn restart_copies(&mut self) {
-        for job in self.copies.jobs.iter_mut().flatten() {
-            job.anew = true;
-        }
+        self.copies.restart();
         if !self.diverged.is_empty() {
             self.diverged.copy_all_again();
         }

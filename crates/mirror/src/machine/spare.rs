@@ -272,7 +272,7 @@ impl Mirror {
                 slot.is_some_and(|slot| slot.request.reads().is_some())
             }
             Work::Copy(job) => {
-                let job = self.copies.job(job);
+                let job = self.copies.get(job);
                 job.is_some_and(|job| job.is_read_by(leg))
             }
             _ => false,

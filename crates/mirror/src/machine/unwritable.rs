@@ -13,7 +13,7 @@
 //! write that it failed (T9).
 use super::Mirror;
 use super::bad::Recorded;
-use super::copy::{Job, PIECE_MIN};
+use super::jobs::{Job, PIECE_MIN};
 use super::legs::{Legs, Round};
 use super::requests::Phase;
 use super::stop::StopState;
@@ -140,7 +140,7 @@ impl Mirror {
     /// A piece was written to some legs, and others failed it: those that need not leave are taken
     /// out of the round. True: it is to be written once more in smaller pieces.
     pub(super) fn copy_spoiled(&mut self, number: u8, round: &mut Round) -> bool {
-        let job = *self.expect_job(number);
+        let job = *self.copies.expect(number);
         let piece = job.piece;
         for leg in round.done.both(self.legs.writable()).iter() {
             if !self.bad.heal(leg, piece, &mut self.outputs) {
@@ -148,7 +148,11 @@ impl Mirror {
             }
         }
         let spoiled = self.legs.failed_by_medium(round, self.now_ns);
-        if !spoiled.is_empty() && self.smaller_unit(&job).is_some() {
+        if !spoiled.is_empty()
+            && job
+                .smaller_unit(self.state.geometry.block_bytes())
+                .is_some()
+        {
             round.failed = round.failed.without(spoiled);
             return true;
         }
@@ -162,7 +166,7 @@ impl Mirror {
             };
             // The last one in sync stays besides.
             round.failed.remove(leg);
-            self.expect_job(number).lossy |= lossy;
+            self.copies.expect(number).lossy |= lossy;
         }
         false
     }

@@ -426,7 +426,7 @@ fn writes_go_on_when_a_spare_that_is_read_is_lost() {
         lose(&mut mirror);
         let ended = run(&mut mirror, now_ns, &mut well);
         assert_eq!(ended, [(io, Outcome::Done)], "{number}");
-        let jobs = |mirror: &Mirror| mirror.copies.jobs.iter().flatten().count();
+        let jobs = |mirror: &Mirror| mirror.copies.count();
         assert_eq!(jobs(&mirror), 1, "its buffer is not free yet");
         mirror.handle_done(asked, Outcome::PathError, now_ns);
         assert_eq!(jobs(&mirror), 0);
