@@ -2,10 +2,12 @@
 //! asks of it.
 //!
 //! # Contract
-//! Core 0 passes what its engine learnt of the paths on to the other cores. A question is answered
-//! between two turns; its asker may have gone away meanwhile. [`spawn`] compiles the reactor for
-//! this machine here, so that an I/O never runs code of the program's own crate, which release
-//! builds don't optimize.
+//! Messages of one core's engine for another's go straight into that core's mailbox, in order, and
+//! without waiting ([`Outbox`]): core 0 tells the others what it learnt of the paths, the others
+//! tell core 0. Those for a core that has ended are dropped. A question is answered between two
+//! turns; its asker may have gone away meanwhile. [`spawn`] compiles the reactor for this machine
+//! here, so that an I/O never runs code of the program's own crate, which release builds don't
+//! optimize.
 #![forbid(unsafe_code)]
 
 use engine::Core;
@@ -24,10 +26,10 @@ use multipath::Namespace;
 use nbd::server::CloseReason;
 use paths::board::Board;
 use policy::PathIndex;
-use runtime::{Handle, Outbox, ReactorConfig, RuntimeError};
+use runtime::{Handle, Mailbox, Outbox, ReactorConfig, RuntimeError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, SyncSender};
+use std::sync::mpsc::{self, SyncSender};
 
 /// How soon news that found the mailbox of another core full are offered again.
 const OFFER_AGAIN_NS: u64 = 1_000_000;
@@ -68,8 +70,6 @@ pub enum RunEvent {
     Unfit(u16, u32, String),
     /// No path of the volume is live; its I/O waits.
     NoPath(u16),
-    /// Event of another core's path: core 0 decides on it.
-    ForCoreZero(PathNews),
     /// A record that a controller's use waits for: to be kept.
     Mark(Mark),
     /// See [`HostEvent::MarkEnded`].
@@ -133,8 +133,9 @@ pub struct CoreReport {
 pub struct RunMachine {
     engine: Core,
     core: u16,
-    peers: Vec<Outbox<RunControl>>,
-    /// While news for peers are kept: when they are offered again, ns.
+    /// Messages to the other cores, by core; `None`: this one.
+    peers: Vec<Option<Outbox<RunControl>>>,
+    /// While messages to peers are kept: when they are offered again, ns.
     offer_again_ns: Option<u64>,
     events: Farewell,
     board: Arc<Board>,
@@ -143,7 +144,7 @@ pub struct RunMachine {
 }
 
 /// Says [`RunEvent::Gone`] when its machine is dropped.
-struct Farewell(Sender<RunEvent>);
+struct Farewell(mpsc::Sender<RunEvent>);
 
 impl Drop for Farewell {
     fn drop(&mut self) {
@@ -151,30 +152,35 @@ impl Drop for Farewell {
     }
 }
 
-/// Starts the reactor of a core.
+/// The sender to a core.
+pub type Sender = runtime::Sender<RunControl>;
+
+/// Starts the reactor of a core, with a mailbox that was made before its machine.
 ///
 /// # Errors
 /// As [`runtime::spawn`].
 pub fn spawn(
     config: ReactorConfig,
     machine: RunMachine,
+    mailbox: (Sender, Mailbox<RunControl>),
 ) -> Result<Handle<RunMachine>, RuntimeError> {
-    runtime::spawn(config, machine)
+    runtime::spawn_with(config, machine, mailbox)
 }
 
 impl RunMachine {
-    /// `peers`: the other cores, for core 0.
+    /// The machine of core `core`; `cores`: senders to all, by core.
     pub fn new(
         engine: Core,
         core: u16,
-        peers: Vec<runtime::Sender<RunControl>>,
-        events: Sender<RunEvent>,
+        cores: Vec<Sender>,
+        events: mpsc::Sender<RunEvent>,
         board: Arc<Board>,
     ) -> Self {
+        let peer = |(number, to)| (number != core).then(|| Outbox::new(to));
         Self {
             engine,
             core,
-            peers: peers.into_iter().map(Outbox::new).collect(),
+            peers: (0..).zip(cores).map(peer).collect(),
             offer_again_ns: None,
             events: Farewell(events),
             board,
@@ -221,9 +227,7 @@ impl RunMachine {
                     | HostEvent::Unflushed(..)
                     | HostEvent::Loss(..)),
                 ) => self.tell_for_marks(event),
-                ExportEvent::Host(HostEvent::Report(news)) => {
-                    self.tell(RunEvent::ForCoreZero(news));
-                }
+                ExportEvent::Host(HostEvent::Report(news)) => self.send_to(0, of_path(news)),
                 ExportEvent::Host(HostEvent::Publish(news)) => self.publish(&news),
                 ExportEvent::Host(HostEvent::Changed(ticket, answer)) => {
                     self.tell(RunEvent::Changed(ticket, answer));
@@ -296,17 +300,24 @@ impl RunMachine {
 
     /// Facts that core 0 learnt of a path, for the others.
     fn publish(&mut self, news: &PathNews) {
-        for peer in &mut self.peers {
-            let message = ExportControl::Host(HostControl::Path(news.clone()));
-            peer.send(RunControl::Export(message));
+        for peer in self.peers.iter_mut().flatten() {
+            peer.send(RunControl::Export(of_path(news.clone())));
         }
+    }
+
+    /// Sends a message to the engine of another core.
+    fn send_to(&mut self, core: u16, message: ExportControl) {
+        let Some(Some(peer)) = self.peers.get_mut(usize::from(core)) else {
+            unreachable!("core {} has no peer {core}", self.core);
+        };
+        peer.send(RunControl::Export(message));
     }
 
     /// Offers again what found a peer's mailbox full. The peer does not say when it has room, so
     /// this core looks again soon.
     fn drain_peers(&mut self, now_ns: u64) {
-        self.peers.iter_mut().for_each(Outbox::drain);
-        let kept = self.peers.iter().any(|peer| !peer.is_empty());
+        self.peers.iter_mut().flatten().for_each(Outbox::drain);
+        let kept = self.peers.iter().flatten().any(|peer| !peer.is_empty());
         self.offer_again_ns = kept.then(|| now_ns.saturating_add(OFFER_AGAIN_NS));
     }
 
@@ -381,7 +392,7 @@ impl Around for RunMachine {
         self.engine
             .exchange(&mut peers, |engine| engine.turn(memory, now_ns));
         self.drain();
-        if !self.peers.is_empty() {
+        if self.peers.len() > 1 {
             self.drain_peers(now_ns);
         }
         if !self.askers.is_empty() {
@@ -407,6 +418,11 @@ impl Around for RunMachine {
         let both = [self.engine.poll_timeout(), self.offer_again_ns];
         both.into_iter().flatten().min()
     }
+}
+
+/// News of a path, as another core's engine takes them.
+fn of_path(news: PathNews) -> ExportControl {
+    ExportControl::Host(HostControl::Path(news))
 }
 
 /// NVMe/TCP hosts by volume, over all servers.

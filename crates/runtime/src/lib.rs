@@ -52,13 +52,13 @@ pub mod workers;
 
 pub use error::RuntimeError;
 pub use file::FileDevice;
-pub use mailbox::{SendError, Sender};
+pub use mailbox::{Mailbox, SendError, Sender};
 pub use memory::MemoryDevice;
 pub use outbox::Outbox;
 pub use passthrough::PassthroughDevice;
 pub use queues::{Doubt, QueueDevice};
 pub use sys::os::{now_ns, raise_open_files};
-pub use thread::{Handle, spawn};
+pub use thread::{Handle, spawn, spawn_with};
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;

@@ -149,15 +149,18 @@ impl<C: Send> Sender<C> {
     }
 }
 
-/// The reactor's end before it has a ring.
-pub(crate) struct Mailbox<C> {
+/// The reactor's end of a mailbox, until it is started ([`spawn_with`](crate::spawn_with)).
+pub struct Mailbox<C> {
     queue: Receiver<Mail<C>>,
     wake: Arc<Wake>,
 }
 
 impl<C: Send> Mailbox<C> {
-    /// A mailbox of the reactor `name`.
-    pub(crate) fn new(name: &str) -> Result<(Sender<C>, Self), RuntimeError> {
+    /// A mailbox of the reactor `name`, and its senders' end.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new(name: &str) -> Result<(Sender<C>, Self), RuntimeError> {
         let wake = Arc::new(Wake::new(name)?);
         let (sender, queue) = sync_channel(MAILBOX_MAX);
         Ok((

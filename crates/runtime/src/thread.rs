@@ -26,8 +26,25 @@ where
     M: Machine + Send + 'static,
     M::Control: Send + 'static,
 {
+    let mailbox = Mailbox::new(&config.name)?;
+    spawn_with(config, machine, mailbox)
+}
+
+/// As [`spawn`], with a mailbox that was made before: reactors that send to one another have the
+/// senders from the first turn on. Messages that come before it wait in the mailbox.
+///
+/// # Errors
+/// As [`spawn`].
+pub fn spawn_with<M>(
+    config: ReactorConfig,
+    machine: M,
+    (sender, mailbox): (Sender<M::Control>, Mailbox<M::Control>),
+) -> Result<Handle<M>, RuntimeError>
+where
+    M: Machine + Send + 'static,
+    M::Control: Send + 'static,
+{
     let name = config.name.clone();
-    let (sender, mailbox) = Mailbox::new(&name)?;
     let (ready, set_up) = sync_channel(1);
     // A ring belongs to the thread that made it, so everything is made over there.
     let body = move || -> Outcome<M> {

@@ -14,7 +14,7 @@ use anyhow::bail;
 use engine::Core;
 use engine::export::{ExportConfig, ExportControl};
 use engine::host::{
-    Bar, Change, HostConfig, HostControl, Mark, Multipath, PathNews, Recovery, VolumeConfig,
+    Bar, Change, HostConfig, HostControl, Mark, Multipath, Recovery, VolumeConfig,
 };
 use engine::limits::{MIRRORS_MAX, SCRATCH_BYTES};
 use engine::mirror::{Devices, MIRRORS_FROM, MirrorOrder};
@@ -22,7 +22,7 @@ use engine::{LocalDevice, Span};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
 use runtime::watchdog::STUCK_GRACE;
-use runtime::{Device, Handle, ReactorConfig, Sender};
+use runtime::{Device, Handle, Mailbox, ReactorConfig, Sender};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -99,9 +99,12 @@ impl Cores {
         let nodes: Vec<u32> = (0..config.cores).map(|core| node_of(cpu(core))).collect();
         let board = Arc::new(Board::new(&nodes, room));
         let mirrors = Mirrors::new(config, identity, namespaces);
+        let name = |core: u16| format!("braid-{core}");
+        let mailboxes = (0..config.cores).map(|core| Mailbox::new(&name(core)));
+        let mailboxes: Vec<_> = mailboxes.collect::<Result<_, _>>()?;
+        let senders: Vec<_> = mailboxes.iter().map(|it| it.0.clone()).collect();
         let mut handles: Vec<Handle<RunMachine>> = Vec::new();
-        // Core 0 comes last: it passes on to the others what it learns.
-        for core in (0..config.cores).rev() {
+        for (core, mailbox) in (0..).zip(mailboxes) {
             let host = host(config, core, identity, &volumes);
             let checked = host.check();
             checked.map_err(|error| Usage::error(error.to_string()))?;
@@ -120,14 +123,10 @@ impl Cores {
                 engine.reserve_nvme_server(nvme_exports::place(config, at));
                 arena_bytes = at + config.buffers.0;
             }
-            let peers = match core {
-                0 => handles.iter().map(Handle::sender).collect(),
-                _ => Vec::new(),
-            };
             let (events, board) = (events.clone(), Arc::clone(&board));
-            let machine = RunMachine::new(engine, core, peers, events, board);
+            let machine = RunMachine::new(engine, core, senders.clone(), events, board);
             let reactor = ReactorConfig {
-                name: format!("braid-{core}"),
+                name: name(core),
                 cpu: cpu(core),
                 spin: config.spin,
                 arena_bytes,
@@ -136,9 +135,8 @@ impl Cores {
                 listeners: Vec::new(),
                 devices: resources.devices.clone(),
             };
-            handles.push(::cores::spawn(reactor, machine)?);
+            handles.push(::cores::spawn(reactor, machine, mailbox)?);
         }
-        handles.reverse();
         Ok(Self {
             handles,
             homes: Arc::new(Mutex::new(config.homes.clone())),
@@ -216,13 +214,6 @@ impl Senders {
         for core in &self.all {
             core.send(RunControl::Export(message()));
         }
-    }
-
-    /// Passes on to core 0 what another core learnt of a path.
-    pub fn tell_core_zero(&self, news: PathNews) {
-        self.all[0].send(RunControl::Export(ExportControl::Host(HostControl::Path(
-            news,
-        ))));
     }
 
     /// A mark is durable, or can't be and is done without.

@@ -257,8 +257,8 @@ fn renamed_in_words(args: &RunArgs, config: &Config) -> anyhow::Result<Vec<Strin
 /// Changes of data and other I/Os that failed because the time to drain was over, by volume.
 type Unfinished = BTreeMap<u16, (u32, u32)>;
 
-/// Until all cores have stopped: what they learn of paths meanwhile is passed on as ever, or the
-/// I/O of a path lost now would wait until its time is over.
+/// Until all cores have stopped: what they ask for meanwhile is done as ever, or the I/O of a path
+/// lost now would wait until its time is over.
 fn attend_drain(
     events: &mpsc::Receiver<RunEvent>,
     service: &Arc<Service>,
@@ -351,8 +351,8 @@ fn attend(
     }
 }
 
-/// Handling of an event whether or not the engine drains. Nothing here waits for a file: news
-/// between cores pass through this thread.
+/// Handling of an event whether or not the engine drains. Nothing here waits for a file: what the
+/// cores have to tell comes through this thread.
 fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
     match event {
         RunEvent::Resized(volume, info) => {
@@ -377,7 +377,6 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
                 log::say(notes::no_path(&it.of, it.info.is_some()));
             }
         }
-        RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
         // In order: a number of a volume may be another one's once a change was answered.
         event @ (RunEvent::Mark(..)
         | RunEvent::MarkEnded(..)

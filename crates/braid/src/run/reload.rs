@@ -11,7 +11,7 @@
 //!
 //! Only the volumes that it changes are closed to other verbs meanwhile. A volume with clients
 //! leaves by force only. Takes as long as paths take to connect and drain;
-//! not to be called by the thread that passes news between cores on.
+//! not to be called by the thread that attends to what the cores tell.
 use super::config::{Config, Volume};
 use super::desired::Desired;
 use super::entries::PathEntry;

@@ -36,7 +36,7 @@ use crate::output;
 use crate::units::format_bytes;
 use cores::RunControl;
 use engine::export::ExportControl;
-use engine::host::{PathNews, VolumeInfo};
+use engine::host::VolumeInfo;
 use nvme::host::HostIdentity;
 use policy::{Hedging, Knobs, PathIndex, Policy};
 use serde_json::{Value, json};
@@ -346,11 +346,6 @@ impl Service {
         exports.map(line).chain(namespaces).collect()
     }
 
-    /// Passes on to core 0 what another core learnt of a path.
-    pub fn tell_core_zero(&self, news: PathNews) {
-        self.senders.tell_core_zero(news);
-    }
-
     /// Whether the clients of a volume are on this core.
     pub fn is_core_of(&self, core: u16, volume: u16) -> bool {
         let home = self.state().volumes.meant(volume).and_then(|it| it.of.home);
@@ -395,7 +390,7 @@ impl Service {
     }
 
     /// Choices by verb. Locked before the state, never while it is held: its file is
-    /// written under this lock, and the thread that passes news between cores takes the state.
+    /// written under this lock, and the thread that attends to the cores takes the state.
     pub fn choices(&self) -> MutexGuard<'_, Choices> {
         self.choices.lock().unwrap_or_else(PoisonError::into_inner)
     }
