@@ -170,7 +170,7 @@ pub enum Bug {
     EdgesOnTwoCores,
     /// A flush asks only the controllers that its own core has written to.
     FlushOfOneCore,
-    /// What another core had on a lost controller does not count.
+    /// Writes of another core that a lost controller has not flushed do not count.
     LossOfOneCore,
 }
 

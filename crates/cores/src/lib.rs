@@ -253,6 +253,9 @@ impl RunMachine {
                     | HostEvent::Freed(..)
                     | HostEvent::Removed(_),
                 ) => {}
+                ExportEvent::ToCore(core, message) => {
+                    self.send_to(core, ExportControl::OfCore(message));
+                }
                 ExportEvent::Port { event, count } => self.tell(RunEvent::Host(event, count)),
                 ExportEvent::Unfit { volume, nsid, why } => {
                     self.tell(RunEvent::Unfit(volume, nsid, why.to_string()));

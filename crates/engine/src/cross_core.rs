@@ -24,8 +24,8 @@
 //!
 //! # Limits
 //! A change is shown once it was under way for [`SHOWN_AFTER_NS`] to twice that. Until then, and
-//! until its core has heard that its client is gone, another core does not know of it: a client that
-//! sends it again sooner has no order between the two.
+//! until its core has heard that its client is gone, another core does not know of it: if a client
+//! sends it again sooner, there is no order between the two.
 use crate::limits::SHOWN_AFTER_NS;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -224,8 +224,8 @@ impl CrossCore {
         self.look_ns = now_ns.saturating_add(SHOWN_AFTER_NS);
     }
 
-    /// One that has asked is known by that. Shown to a core before it gets its place there, it would
-    /// wait for itself.
+    /// One that has asked is known by that: shown to a core before it gets its place there, it
+    /// would wait for itself.
     fn may_show(&self, cookie: u64) -> bool {
         is_own(cookie) && !self.alone.contains_key(&cookie)
     }

@@ -11,9 +11,9 @@
 //!
 //! # Contract
 //! A flush on one connection covers all, and changes that overlap are executed one after the other,
-//! also where a volume has clients on other cores (`cross_core`); all clients of a mirror are on one
-//! (the program sees to that). An export is a number of the program's; connections are accepted on
-//! the listener of that number, or adopted.
+//! also where a volume has clients on other cores (`cross_core`). All clients of a mirror are on
+//! one core: the program sees to that. An export is a number of the program's; connections are
+//! accepted on the listener of that number, or adopted.
 //!
 //! When a volume is removed its offers are withdrawn and its clients end: its number may be
 //! another's next, and none of them reaches that one.

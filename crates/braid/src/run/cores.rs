@@ -13,9 +13,7 @@ use ::cores::{CoreReport, Explain, PathStanding, RunControl, RunEvent, RunMachin
 use anyhow::bail;
 use engine::Core;
 use engine::export::{ExportConfig, ExportControl};
-use engine::host::{
-    Bar, Change, HostConfig, HostControl, Mark, Multipath, Recovery, VolumeConfig,
-};
+use engine::host::{Bar, Change, HostConfig, HostControl, Mark, Multipath, Recovery, VolumeConfig};
 use engine::limits::{MIRRORS_MAX, SCRATCH_BYTES};
 use engine::mirror::{Devices, MIRRORS_FROM, MirrorOrder};
 use engine::{LocalDevice, Span};

@@ -228,10 +228,12 @@ impl Jobs {
     pub fn set_step(&mut self, number: u8, next: Step) {
         use Step::*;
         let job = self.expect(number);
-        let is_edge = match (job.step, next) {
-            (Lock, Lock | Read) | (Write, Lock) => true,
-            (Read, Lock | Read | Compare | Write) | (Compare, Lock | Compare | Write) => true,
-            _ => false,
+        let is_edge = match job.step {
+            Lock => matches!(next, Lock | Read),
+            Read => matches!(next, Lock | Read | Compare | Write),
+            Compare => matches!(next, Lock | Compare | Write),
+            Write => next == Lock,
+            Over => false,
         };
         assert!(is_edge, "copy job {number} from {:?} to {next:?}", job.step);
         job.step = next;

@@ -154,7 +154,8 @@ impl Service {
             self.senders.order(volume, MirrorOrder::Speed(bounds, true));
         }
         if speed.is_paused {
-            self.senders.order(volume, MirrorOrder::Speed(PAUSED, false));
+            self.senders
+                .order(volume, MirrorOrder::Speed(PAUSED, false));
         } else if report.speed == PAUSED {
             self.copy_as_kept(volume, speed.bounds);
         }
@@ -166,7 +167,10 @@ impl Service {
         let Ok(volume) = self.state().mirror(name) else {
             return; // its paths have no such speed
         };
-        if self.mirror_report(volume).is_ok_and(|it| it.speed != PAUSED) {
+        if self
+            .mirror_report(volume)
+            .is_ok_and(|it| it.speed != PAUSED)
+        {
             self.copy_as_kept(volume, None);
         }
     }

@@ -251,14 +251,17 @@ fn mirror_that_is_to_stop_or_start_is_one_change() {
     };
     let stop = Change::StopMirror("m".into(), exports.clone());
     let start = Change::StartMirror("m".into(), how.clone(), exports.clone());
-    assert_eq!(to(&on, RunState::Off), [stop.clone()]);
-    assert_eq!(to(&off, RunState::On(how.clone())), [start.clone()]);
+    assert_eq!(to(&on, RunState::Off), std::slice::from_ref(&stop));
+    assert_eq!(
+        to(&off, RunState::On(how.clone())),
+        std::slice::from_ref(&start)
+    );
     assert_eq!(to(&off, RunState::Off), []);
     assert_eq!(to(&on, RunState::On(how.clone())), []);
     // One that does not end is waited for once more, and a reload leaves it alone.
     on.actual[0].now.run = RunState::Ending;
-    assert_eq!(to(&on, RunState::Off), [stop.clone()]);
-    assert_eq!(to(&on, RunState::On(how)), [start.clone()]);
+    assert_eq!(to(&on, RunState::Off), std::slice::from_ref(&stop));
+    assert_eq!(to(&on, RunState::On(how)), std::slice::from_ref(&start));
     assert_eq!(to(&on, RunState::Ending), []);
     let again = Change::StartMirror("m".into(), MirrorStart::default(), exports);
     assert_eq!(
