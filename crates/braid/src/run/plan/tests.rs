@@ -289,8 +289,8 @@ fn exports_of_a_stopped_mirror_come_and_go_with_it() {
         [
             "m: add export unix:/2",
             "a: add export unix:/1",
-            "m: remove export unix:/1",
             "a: remove export unix:/2",
+            "m: remove export unix:/1",
         ]
     );
 }
