@@ -24,6 +24,8 @@ const _: () = assert!(
 fn main() -> ExitCode {
     // Before anything listens: the kernel notes the limit when accepting begins.
     runtime::raise_open_files();
-    log::install();
-    terminal::exit::run(cli::main)
+    terminal::exit::run(|| {
+        log::install();
+        cli::main()
+    })
 }

@@ -10,8 +10,8 @@
 //! dropped and counted, and the count is a line.
 use crate::limits::{LINES_MAX, LOG_END_WAIT};
 use crate::output;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 use std::{fmt, io, mem, thread};
 use tracing::level_filters::LevelFilter;
@@ -26,7 +26,7 @@ use tracing_subscriber::registry::LookupSpan;
 const NOTE: &str = "note";
 
 /// Of this process.
-static LOG: Log = Log::new();
+static LOG: LazyLock<Log> = LazyLock::new(Log::default);
 
 /// Writes notes, warnings and errors from now on.
 pub fn install() {
@@ -45,6 +45,7 @@ pub fn end() {
     LOG.end(LOG_END_WAIT);
 }
 
+#[derive(Default)]
 struct Log {
     /// Lines that are waiting, and all that were lost.
     unwritten: AtomicUsize,
@@ -52,20 +53,9 @@ struct Log {
 }
 
 impl Log {
-    const fn new() -> Self {
-        Self {
-            unwritten: AtomicUsize::new(0),
-            lost: OnceLock::new(),
-        }
-    }
-
-    fn start(
-        &'static self,
-        lines_max: usize,
-        note: impl Fn(&str) + Send + 'static,
-    ) -> impl Subscriber {
+    fn start(&'static self, room: usize, note: impl Fn(&str) + Send + 'static) -> impl Subscriber {
         let (queue, guard) = NonBlockingBuilder::default()
-            .buffered_lines_limit(lines_max)
+            .buffered_lines_limit(room)
             .thread_name("log")
             .finish(Writer {
                 log: self,
@@ -112,13 +102,12 @@ impl<N: Fn(&str)> io::Write for Writer<N> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         (self.note)(&String::from_utf8_lossy(line));
         // Not too early: the queue was full when a line was lost, so another one follows.
-        let lost = self.log.lost();
-        match lost - mem::replace(&mut self.reported, lost) {
-            0 => {}
-            new => (self.note)(&format!(
-                "{new} lines are lost: standard error took none meanwhile"
-            )),
+        let new = self.log.lost() - self.reported;
+        if new > 0 {
+            let lost = format!("{new} lines are lost: standard error took none meanwhile");
+            (self.note)(&lost);
         }
+        self.reported += new;
         self.log.unwritten.fetch_sub(1, Ordering::Release);
         Ok(line.len())
     }
@@ -159,9 +148,9 @@ mod tests {
 
     /// A log with room for two lines, and those that it writes: each waits until it is taken.
     fn log() -> (&'static Log, impl Subscriber, Receiver<String>) {
-        let log: &Log = Box::leak(Box::new(Log::new()));
+        let log: &Log = Box::leak(Box::default());
         let (to, lines) = sync_channel(0);
-        let subscriber = log.start(2, move |line| to.send(line.into()).unwrap());
+        let subscriber = log.start(2, move |line| drop(to.send(line.into())));
         (log, subscriber, lines)
     }
 
