@@ -6,7 +6,6 @@
 //! rebuilt. The bitmap on the leg has them before its superblock drops the cut. The bitmap is
 //! written once before that, as it is: a leg that can't be written, or loses more meanwhile, ends
 //! the acceptance, and nothing was marked for it.
-use super::leg::{Change, Cut};
 use super::{Mirror, commit::RETRY_NS};
 use block::Range;
 
@@ -49,15 +48,10 @@ impl Mirror {
             return false;
         };
         if cut.acceptance == Acceptance::None {
-            self.set_acceptance(leg, cut, Acceptance::Asked);
+            self.legs.set_acceptance(leg, cut, Acceptance::Asked);
         }
         self.outputs.wake();
         true
-    }
-
-    fn set_acceptance(&mut self, leg: u8, cut: Cut, acceptance: Acceptance) {
-        let cut = Cut { acceptance, ..cut };
-        self.legs.change(leg, Change::Truncate(cut));
     }
 
     /// Advances the acceptance of the last leg's loss.
@@ -78,7 +72,7 @@ impl Mirror {
             Acceptance::Trying => Acceptance::Marking,
             Acceptance::Marking => Acceptance::Marked,
         };
-        self.set_acceptance(leg, cut, next);
+        self.legs.set_acceptance(leg, cut, next);
         match next {
             Acceptance::None => {}
             Acceptance::Asked => self.accepting.again_at_ns = self.now_ns.saturating_add(RETRY_NS),

@@ -7,7 +7,7 @@
 //! part is ever more than one event behind. A leg that some superblock may call in sync is required
 //! until an event without it is committed. On each leg a superblock waits for the heartbeat under
 //! way there, and for its lease (`heartbeat`).
-use super::leg::Step;
+use super::leg::{Rebuild, Step};
 use super::legs::{Legs, Round, Work};
 use super::lifecycle::is_rebuilding;
 use super::planted::{Bug, has};
@@ -180,7 +180,7 @@ impl Mirror {
         for (slot, entry) in now.entries() {
             let there = self.legs.writable().has(slot);
             let seen = self.legs.get(slot).map_or(0, |leg| leg.committed.event);
-            let step = self.legs.rebuild(slot).map(|it| it.step);
+            let step = self.legs.rebuild(slot).map(Rebuild::step);
             let changed = match entry.state {
                 _ if self.changes.removing.has(slot) => next.removed(slot),
                 EntryState::InSync | EntryState::Rebuilding(_) if !there => {
@@ -257,7 +257,7 @@ impl Mirror {
         let (sequence, owner) = (self.sequence, self.ownership.owner_at(self.now_ns));
         for slot in legs.iter() {
             let leg = &self.legs[slot];
-            let confirmed = self.confirmed_by(leg, &leg.proposed);
+            let confirmed = self.legs.confirmed_by(leg, &leg.proposed);
             let (cut_at, place) = (
                 leg.cut_at(self.committed.geometry.bytes),
                 leg.committed.place,

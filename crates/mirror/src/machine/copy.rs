@@ -83,7 +83,9 @@ impl Mirror {
                 self.copies.idle = true;
                 return None;
             }
-            None => match self.next_to_rebuild() {
+            None => match self.legs.next_to_rebuild(|region| {
+                self.unreadable.is_paused(region) || self.copies.has_region(region)
+            }) {
                 Some(region) => (
                     Kind::Rebuild(region),
                     self.committed.geometry.bytes_of(region),
@@ -179,7 +181,9 @@ impl Mirror {
     fn counts_as_spare(&self, job: &Job, leg: u8) -> bool {
         let reads_spares = matches!(job.kind, Kind::Rebuild(_) | Kind::Repair(_));
         let spares = || {
-            let rebuilt = self.rebuilt_spares(job.piece);
+            let rebuilt = self
+                .legs
+                .rebuilt_in(self.state.geometry.regions_in(job.piece));
             rebuilt.with(self.verified_spares(job.piece))
         };
         reads_spares && spares().has(leg)
@@ -533,7 +537,7 @@ impl Mirror {
             Kind::Resync(region) => self.diverged.has_copied(region),
             Kind::Rebuild(region) if !job.lossy => {
                 for leg in job.targets.both(self.legs.rebuilding()).iter() {
-                    self.has_region(leg, region);
+                    self.legs.expect_rebuild(leg).has_region(region);
                 }
             }
             Kind::Rebuild(_) => {}

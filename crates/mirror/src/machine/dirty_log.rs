@@ -247,6 +247,16 @@ impl DirtyLog {
         there.map(|it| it.pages)
     }
 
+    /// Gives pages, from `first` on, to a leg once more. Returns whether it has not ended them.
+    pub fn write_again(&self, first: u32, leg: u8, out: &mut Outputs) -> bool {
+        let pages = self.pages_on(leg).find(|it| it.first == first);
+        if let Some(pages) = pages {
+            let ticket = out.ticket(leg, Work::Pages(first));
+            out.push(Output::Pages(ticket, pages));
+        }
+        pages.is_some()
+    }
+
     /// Begins to write the pages from the group of this one on.
     pub fn write_all_from(&mut self, page: u32, takers: Option<Legs>, out: &mut Outputs) {
         self.write_all_from = Some(self.group(page).first);

@@ -211,7 +211,9 @@ impl Mirror {
         }
         if is_ours && !self.ownership.is_lost() {
             self.check_put_back(leg, &found.superblock);
-            self.confirm(leg, found);
+            let leases = &self.ownership.leases;
+            let (asked_ns, hold_until_ns) = (leases.asked_ns(leg), leases.hold_until_ns());
+            self.legs[leg].confirm(found, asked_ns, hold_until_ns);
         }
         let is_over = !self.heartbeat_legs().has(leg);
         self.sequence += 1;

@@ -32,7 +32,7 @@ impl Mirror {
         }
         let losses = self.times_given_up();
         let id = self.ios.begin(request, losses, self.now_ns)?;
-        let without = self.without_legs(request);
+        let without = self.config.ends_alone(request);
         if self.ownership.is_lost() {
             self.finish(id, Outcome::Reservation);
         } else if request.changes().is_some() && self.read_only {
@@ -46,16 +46,6 @@ impl Mirror {
             self.advance_io(id);
         }
         Ok(id)
-    }
-
-    /// How a request ends that not all legs can do: none of them gets it.
-    fn without_legs(&self, request: Request) -> Option<Outcome> {
-        match request {
-            // Deallocation promises nothing.
-            Request::Deallocate(_) if !self.config.deallocate => Some(Outcome::Done),
-            Request::Zero(_) if !self.config.write_zeroes => Some(Outcome::Unsupported),
-            _ => None,
-        }
     }
 
     /// Takes an I/O as far as it can go now.
@@ -129,7 +119,7 @@ impl Mirror {
         {
             let durable = |region| self.log.is_durable(region);
             if self.state.geometry.regions_in(range).all(durable) || has(Bug::DataBeforeIntent) {
-                match self.without_legs(slot.request) {
+                match self.config.ends_alone(slot.request) {
                     Some(outcome) => self.finish(id, outcome),
                     None => self.send(id, self.legs.writable()),
                 }

@@ -13,15 +13,17 @@
 //! stops getting writes once, so that rounds which wait for it go on without it (`leaving`).
 use super::accept::Acceptance;
 use super::legs::{Legs, Round};
+use super::planted::{Bug, has};
 use super::spare::Spare;
 use crate::bitmap::Bitmap;
+use crate::copies::Chosen;
+use crate::layout::Geometry;
 use crate::limits::LEGS_MAX;
-use crate::superblock::Lack;
+use crate::superblock::{EntryState, Lack};
 use crate::{Id, Label, Superblock};
 use alloc::boxed::Box;
-use block::Range;
 use core::mem;
-use core::ops::{Index, IndexMut};
+use core::ops::{Index, IndexMut, Range};
 
 /// State of a leg. See the module.
 #[derive(Debug)]
@@ -95,13 +97,13 @@ impl Cut {
 /// Rebuild of a leg that lacks what was written before.
 #[derive(Debug)]
 pub(super) struct Rebuild {
-    pub step: Step,
+    step: Step,
     /// It is flushed for a step. The flush goes on where the step is taken back meanwhile.
-    pub flushing: bool,
+    flushing: bool,
     /// When its position is saved next, ns.
-    pub save_at_ns: u64,
+    save_at_ns: u64,
     /// Regions before this one were copied, or passed over for now.
-    pub cursor: u64,
+    cursor: u64,
     lacking: Bitmap,
     /// How many these are.
     left: u64,
@@ -138,6 +140,71 @@ impl Rebuild {
         })
     }
 
+    /// Returns its step.
+    pub fn step(&self) -> Step {
+        self.step
+    }
+
+    /// Takes the next step, or one back.
+    ///
+    /// # Panics
+    /// If there is no such edge.
+    pub fn set_step(&mut self, next: Step) {
+        use Step::*;
+        let is_edge = match (self.step, next) {
+            (WriteAll(_), Event(_)) | (Event(_), Copying) => true,
+            (Copying, Flushing(_) | LastFlush) => true,
+            (Flushing(_), Position(_) | Copying) | (Position(_), Copying) => true,
+            (LastFlush, Whole | Copying) | (Whole, Copying) => true,
+            _ => false,
+        };
+        assert!(is_edge, "rebuild from {:?} to {next:?}", self.step);
+        self.step = next;
+    }
+
+    /// Whether it copies, and nothing else is under way.
+    pub fn is_idle(&self) -> bool {
+        self.step == Step::Copying && !self.flushing
+    }
+
+    /// The leg is flushed for this step.
+    pub fn begin_flush(&mut self, step: Step) {
+        self.set_step(step);
+        self.flushing = true;
+    }
+
+    /// The leg was flushed, or is flushed later (not `is_done`).
+    pub fn end_flush(&mut self, is_done: bool, save_at_ns: u64) {
+        self.flushing = false;
+        self.save_at_ns = save_at_ns;
+        match self.step {
+            Step::Flushing(to) if is_done => self.set_step(Step::Position(to)),
+            Step::LastFlush if is_done => self.set_step(Step::Whole),
+            Step::Flushing(_) | Step::LastFlush => self.set_step(Step::Copying),
+            Step::Copying => {} // it was taken back meanwhile
+            step => unreachable!("a flush ends in {step:?}"),
+        }
+    }
+
+    /// Returns the position that is to be saved now, if one is: `was` is the committed one, and it
+    /// is saved after `most` bytes or at a time.
+    pub fn position_due(
+        &self,
+        was: u64,
+        geometry: &Geometry,
+        most: u64,
+        now_ns: u64,
+    ) -> Option<u64> {
+        let (bytes, shift) = (geometry.bytes, geometry.region_shift);
+        if was >= bytes {
+            return None; // its dirty bits say it all
+        }
+        let next = self.lacking.next(was >> shift);
+        let to = next.map_or(bytes, |region| region << shift).min(bytes);
+        let far = to.saturating_sub(was) >= most;
+        (to > was && (far || now_ns >= self.save_at_ns)).then_some(to)
+    }
+
     /// Returns how many regions it lacks.
     pub fn left(&self) -> u64 {
         self.left
@@ -166,7 +233,7 @@ impl Rebuild {
         if self.lacking.set(region) {
             self.left += 1;
             if matches!(self.step, Step::LastFlush | Step::Whole) {
-                self.step = Step::Copying;
+                self.set_step(Step::Copying);
             }
         }
     }
@@ -196,7 +263,7 @@ pub(super) struct Leg {
     /// Times that it was read as a spare.
     pub rescued: u64,
     /// A range that it could not write when the record of its bad blocks had no more room.
-    pub bad_full: Option<Range>,
+    pub bad_full: Option<block::Range>,
     /// The event by which it was in sync, as far as this run knows.
     pub since_event: u64,
 }
@@ -259,6 +326,22 @@ impl Leg {
     /// Returns the identity of one to which nothing was written yet.
     pub fn fresh(&self) -> Option<(Id, Label)> {
         self.stale()?.fresh
+    }
+
+    /// Notes which records it shows for certain. Counts what was acknowledged as durable, and the
+    /// older one of its copies, where both are ours: the other may be torn by the next write. They
+    /// were read at `asked_ns`; until `hold_until_ns`, or where something older may yet be executed
+    /// on the leg, nothing is certain (T9).
+    pub fn confirm(&mut self, found: &Chosen, asked_ns: u64, hold_until_ns: u64) {
+        if asked_ns < self.late_until_ns.max(hold_until_ns) {
+            return;
+        }
+        let sequence = found.superblock.sequence.min(self.committed.sequence);
+        let both = found.other.map_or(0, |other| sequence.min(other));
+        self.confirmed = match self.marked_from > 0 && both >= self.marked_from {
+            true => both,
+            false => 0,
+        };
     }
 
     /// Whether none of its data count.
@@ -424,6 +507,15 @@ impl LegTable {
         }
     }
 
+    /// Returns the rebuild of a leg.
+    ///
+    /// # Panics
+    /// If it is in none.
+    pub fn expect_rebuild(&mut self, leg: u8) -> &mut Rebuild {
+        let rebuild = self.rebuild_mut(leg);
+        rebuild.unwrap_or_else(|| unreachable!("leg {leg} is not being rebuilt"))
+    }
+
     /// Whether a leg is returning, and gets no writes yet.
     pub fn is_returning(&self, leg: u8) -> bool {
         use LegState::{Fenced, Inspecting, ReadingBitmap};
@@ -486,6 +578,69 @@ impl LegTable {
         saves.min().unwrap_or(u64::MAX)
     }
 
+    /// Returns the lowest sequence that `next`, on a leg, may confirm of all other legs in sync:
+    /// none of them shows a lower mark any more, unless it is put back to an older state (T50). An
+    /// earlier confirmation of the same legs stays valid: a new owner has read nothing yet.
+    pub fn confirmed_by(&self, leg: &Leg, next: &Superblock) -> u64 {
+        let id = |of: &Superblock, slot: u8| of.legs[usize::from(slot)].map(|it| it.id);
+        let others = || next.in_sync().filter(|&it| it != leg.committed.slot);
+        let was_in_sync = |slot: u8| {
+            let same = id(&leg.committed, slot) == id(next, slot);
+            same && leg.committed.state(slot) == Some(EntryState::InSync)
+        };
+        let before = match others().all(was_in_sync) {
+            true => leg.committed.confirmed,
+            false => 0,
+        };
+        let confirmed = others().map(|it| self.get(it).map_or(0, |leg| leg.confirmed));
+        confirmed.min().unwrap_or(0).max(before)
+    }
+
+    /// Legs that are being rebuilt and lack none of these regions.
+    pub fn rebuilt_in(&self, regions: Range<u64>) -> Legs {
+        let has_all = |leg: &u8| {
+            let lacks = |it: &Rebuild| regions.clone().any(|region| it.lacks(region));
+            self.rebuild(*leg).is_some_and(|it| !lacks(it)) || has(Bug::SpareLacks)
+        };
+        self.rebuilding.iter().filter(has_all).collect()
+    }
+
+    /// Returns the next region to be copied, which is not `busy`.
+    pub fn next_to_rebuild(&mut self, busy: impl Fn(u64) -> bool) -> Option<u64> {
+        let nexts = self.rebuilding.iter().filter_map(|leg| {
+            use Step::{Copying, Flushing, Position};
+            let it = self.rebuild(leg)?;
+            let copies = matches!(it.step, Copying | Flushing(_) | Position(_));
+            let mut lacking = it.lacking.iter_from(it.cursor).filter(|_| copies);
+            lacking.find(|&region| !busy(region))
+        });
+        let next = nexts.min();
+        for leg in self.rebuilding.iter().filter(|_| next.is_none()) {
+            // Regions that were passed over are tried again.
+            if let Some(it) = self.rebuild_mut(leg) {
+                it.cursor = 0;
+            }
+        }
+        next
+    }
+
+    /// Legs may differ in a region: those that are being rebuilt lack it again.
+    pub fn lack_again(&mut self, region: u64) {
+        for leg in self.rebuilding.iter() {
+            if let Some(missed) = self[leg].missed_mut() {
+                missed.set(region);
+            }
+            if let Some(it) = self.rebuild_mut(leg) {
+                it.lacks_again(region);
+            }
+        }
+    }
+
+    /// A user's acceptance of what the last leg in sync has lost takes a step.
+    pub fn set_acceptance(&mut self, leg: u8, cut: Cut, acceptance: Acceptance) {
+        self.change(leg, Change::Truncate(Cut { acceptance, ..cut }));
+    }
+
     /// Returns the last leg in sync and its loss, if it has one.
     pub fn last_cut(&self) -> Option<(u8, Cut)> {
         let leg = self.last_in_sync()?;
@@ -493,7 +648,7 @@ impl LegTable {
     }
 
     /// Whether the last leg in sync has lost some of a range.
-    pub fn has_lost(&self, range: Range) -> bool {
+    pub fn has_lost(&self, range: block::Range) -> bool {
         let cut_end = self.last_cut().and_then(|(_, cut)| cut.end);
         cut_end.is_some_and(|end| range.end > end)
     }
@@ -581,7 +736,15 @@ mod tests {
         assert!(legs.is_returning(0) && legs.writable().is_empty());
         legs.change(0, Change::Rebuild(Rebuild::new(LACK, Bitmap::new(1), 0)));
         assert_eq!((legs.writable(), legs.in_sync()), (Legs(1), Legs(0)));
-        legs.rebuild_mut(0).unwrap().step = Step::Whole;
+        let rebuild = legs.rebuild_mut(0).unwrap();
+        for step in [
+            Step::Event(LACK),
+            Step::Copying,
+            Step::LastFlush,
+            Step::Whole,
+        ] {
+            rebuild.set_step(step);
+        }
         legs.change(0, Change::Join);
         assert_eq!((legs.last_in_sync(), legs.pop_left()), (Some(0), None));
     }

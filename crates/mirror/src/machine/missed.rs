@@ -15,7 +15,6 @@
 //!
 //! # Limits
 //! An eighth of a byte per region, and as much once more per leg that is not in sync.
-use super::leg::Rebuild;
 use super::legs::Legs;
 use super::planted::{Bug, has};
 use super::{Mirror, News};
@@ -93,26 +92,14 @@ impl Mirror {
     /// Legs that are not in sync and have all of a range, of those besides `but`: those that are
     /// being rebuilt, and those that wait where each of these has bad blocks in it.
     pub(super) fn spares(&self, range: Range, but: Legs) -> Legs {
-        let rebuilt = self.rebuilt_spares(range).without(but);
+        let rebuilt = self
+            .legs
+            .rebuilt_in(self.state.geometry.regions_in(range))
+            .without(but);
         if self.bad.legs_in(rebuilt, range) != rebuilt {
             return rebuilt;
         }
         rebuilt.with(self.waiting_spares(range).without(but))
-    }
-
-    /// Legs that are being rebuilt and have all of a range.
-    pub(super) fn rebuilt_spares(&self, range: Range) -> Legs {
-        let has_all = |leg: &u8| {
-            let rebuild = self.legs.rebuild(*leg);
-            let lacks = |it: &Rebuild| {
-                self.state
-                    .geometry
-                    .regions_in(range)
-                    .any(|region| it.lacks(region))
-            };
-            rebuild.is_some_and(|it| !lacks(it)) || has(Bug::SpareLacks)
-        };
-        self.legs.rebuilding().iter().filter(has_all).collect()
     }
 
     /// Retries paused unreadable regions that a leg has which may be read from now on.

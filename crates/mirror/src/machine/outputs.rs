@@ -273,7 +273,7 @@ impl Mirror {
         let gave_up = it.gave_up;
         match ticket.work {
             Work::Io(id) => self.io_again(id, leg, gave_up),
-            Work::Pages(first) => self.pages_again(first, leg),
+            Work::Pages(first) => self.log.write_again(first, leg, &mut self.outputs),
             Work::Update if self.update.waits_for(leg) => {
                 self.put_due(leg);
                 true
@@ -308,17 +308,6 @@ impl Mirror {
     fn put_due(&mut self, leg: u8) {
         self.update.put_due(leg);
         self.ownership.leases.take_back_event(leg);
-    }
-
-    /// Writes withdrawn pages again.
-    fn pages_again(&mut self, first: u32, leg: u8) -> bool {
-        let found = self.log.pages_on(leg).find(|it| it.first == first);
-        let Some(pages) = found else {
-            return false;
-        };
-        let ticket = self.outputs.ticket(leg, Work::Pages(first));
-        self.outputs.push(Output::Pages(ticket, pages));
-        true
     }
 
     /// Repeats a withdrawn part of a user's I/O; a read goes to any leg that may serve it.

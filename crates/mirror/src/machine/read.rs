@@ -78,7 +78,7 @@ impl Mirror {
         {
             let anyone = self.readers_of_any(&slot);
             let rest = self.bad.fitted(slot.piece, anyone);
-            if self.once_more(io) || !rest.1.is_empty() {
+            if self.ios.expect(io).ask_silent_again(self.legs.in_sync()) || !rest.1.is_empty() {
                 return self.offer_read(io);
             }
             // Those that have not failed have bad blocks there.
@@ -132,7 +132,7 @@ impl Mirror {
         }
         let spares = match has(Bug::LackingRead) {
             true => self.legs.rebuilding(),
-            false => self.rebuilt_spares(range),
+            false => self.legs.rebuilt_in(self.state.geometry.regions_in(range)),
         };
         let legs = match self.legs.in_sync().without(but) {
             up if up.is_empty() || !has(Bug::SpareLacks) => up.with(spares.without(but)),
@@ -198,22 +198,14 @@ impl Mirror {
                 // A leg with too many errors has left by now.
                 self.offer_read(id);
             }
-            LegDisposition::Another { .. } if self.once_more(id) => self.offer_read(id),
+            LegDisposition::Another { .. }
+                if self.ios.expect(id).ask_silent_again(self.legs.in_sync()) =>
+            {
+                self.offer_read(id)
+            }
             LegDisposition::Another { .. } if self.cut(id, range) => self.offer_read(id),
             _ => self.finish(id, outcome),
         }
-    }
-
-    /// Retries legs that were given up briefly because others were there. Returns whether there are
-    /// any.
-    fn once_more(&mut self, id: u32) -> bool {
-        let up = self.legs.in_sync();
-        let Some(slot) = self.ios.get_mut(id) else {
-            return false;
-        };
-        let again = core::mem::take(&mut slot.silent).both(up);
-        slot.round.failed = slot.round.failed.without(again);
-        !again.is_empty()
     }
 
     /// Offers the next piece of a read to the legs that may serve it.
@@ -285,7 +277,7 @@ impl Mirror {
                 start: region.start.max(range.start),
                 end: region.end.min(range.end),
             };
-            let spares = self.rebuilt_spares(part);
+            let spares = self.legs.rebuilt_in(self.state.geometry.regions_in(part));
             !spares.with(self.waiting_spares(part)).is_empty()
         })
     }
@@ -305,6 +297,14 @@ impl Mirror {
 }
 
 impl Slot {
+    /// Retries legs that were given up briefly because others were there. Returns whether there are
+    /// any.
+    fn ask_silent_again(&mut self, in_sync: Legs) -> bool {
+        let again = core::mem::take(&mut self.silent).both(in_sync);
+        self.round.failed = self.round.failed.without(again);
+        !again.is_empty()
+    }
+
     /// Sets the next piece: from `start` to the next multiple of `bytes`. Legs that had a medium
     /// error are asked again.
     fn take_piece(&mut self, start: u64, range: Range, bytes: u64) {

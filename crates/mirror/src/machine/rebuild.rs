@@ -20,12 +20,15 @@ impl Mirror {
         }
         for leg in self.legs.rebuilding().iter() {
             let it = self.legs.rebuild(leg);
-            let Some(it) = it.filter(|it| it.step == Step::Copying && !it.flushing) else {
+            let Some(it) = it.filter(|it| it.is_idle()) else {
                 continue;
             };
             if it.left() == 0 {
                 self.flush_rebuilt(leg, Step::LastFlush, Step::Whole);
-            } else if let Some(to) = self.position_due(leg) {
+            } else if let Some(to) = self.state.rebuilt_up_to(leg).and_then(|was| {
+                let (geometry, most) = (&self.state.geometry, self.config.position_bytes);
+                it.position_due(was, geometry, most, self.now_ns)
+            }) {
                 self.flush_rebuilt(leg, Step::Flushing(to), Step::Position(to));
             }
         }
@@ -36,29 +39,15 @@ impl Mirror {
             Step::LastFlush => has(Bug::JoinedUnflushed),
             _ => has(Bug::PositionUnflushed),
         };
+        self.outputs.wake();
+        let rebuild = self.legs.expect_rebuild(leg);
         if skip {
-            return self.set_step(leg, flushed);
+            rebuild.set_step(flushing);
+            return rebuild.set_step(flushed);
         }
-        self.set_step(leg, flushing);
-        if let Some(it) = self.legs.rebuild_mut(leg) {
-            it.flushing = true;
-        }
+        rebuild.begin_flush(flushing);
         let ticket = self.outputs.ticket(leg, Work::Rebuilt);
         self.outputs.push(Output::Flush(ticket));
-    }
-
-    /// The position that is to be saved now, if one is.
-    fn position_due(&self, leg: u8) -> Option<u64> {
-        let (was, it) = (self.state.rebuilt_up_to(leg)?, self.legs.rebuild(leg)?);
-        let bytes = self.state.geometry.bytes;
-        let shift = self.state.geometry.region_shift;
-        if was >= bytes {
-            return None; // its intents say it all
-        }
-        let next = it.lacking().next(was >> shift);
-        let to = next.map_or(bytes, |region| region << shift).min(bytes);
-        let far = to.saturating_sub(was) >= self.config.position_bytes;
-        (to > was && (far || self.now_ns >= it.save_at_ns)).then_some(to)
     }
 
     pub(super) fn rebuilt_flushed(&mut self, leg: u8, outcome: Outcome) {
@@ -66,46 +55,13 @@ impl Mirror {
         let Some(it) = self.legs.rebuild_mut(leg) else {
             return; // it has left meanwhile
         };
-        it.flushing = false;
         let mut round = Round::default();
         round.end(leg, outcome);
         if !round.failed.is_empty() {
             return self.lose(leg, outcome);
         }
-        it.save_at_ns = save_at_ns;
-        it.step = match it.step {
-            _ if !outcome.is_done() => Step::Copying,
-            Step::Flushing(to) => Step::Position(to),
-            Step::LastFlush => Step::Whole,
-            step => step,
-        };
+        it.end_flush(outcome.is_done(), save_at_ns);
         self.outputs.wake();
-    }
-
-    /// Returns the next region to be copied.
-    pub(super) fn next_to_rebuild(&mut self) -> Option<u64> {
-        let legs = self.legs.rebuilding();
-        let nexts = legs.iter().filter_map(|leg| {
-            let it = self.legs.rebuild(leg)?;
-            if !matches!(
-                it.step,
-                Step::Copying | Step::Flushing(_) | Step::Position(_)
-            ) {
-                return None;
-            }
-            let busy = |at: u64| self.unreadable.is_paused(at) || self.copies.has_region(at);
-            it.lacking().iter_from(it.cursor).find(|&at| !busy(at))
-        });
-        let next = nexts.min();
-        if next.is_none() {
-            // Regions that were passed over are tried again.
-            for leg in legs.iter() {
-                if let Some(it) = self.legs.rebuild_mut(leg) {
-                    it.cursor = 0;
-                }
-            }
-        }
-        next
     }
 
     /// Returns how many regions a leg lacks that no leg can give it now.
@@ -118,14 +74,6 @@ impl Mirror {
         paused.filter(|&region| it.lacks(region)).count() as u64
     }
 
-    /// A region was copied to a leg, all of it.
-    pub(super) fn has_region(&mut self, leg: u8, region: u64) {
-        if let Some(it) = self.legs.rebuild_mut(leg) {
-            it.has_region(region);
-        }
-        self.outputs.wake();
-    }
-
     /// Legs may differ in these bytes, although no crash was between.
     pub(super) fn mark_diverged(&mut self, range: Range) {
         for region in self.state.geometry.regions_in(range) {
@@ -133,14 +81,7 @@ impl Mirror {
                 self.diverged.mark(region, self.now_ns);
             }
             self.diverged.copy_again(region);
-            for leg in self.legs.rebuilding().iter() {
-                if let Some(missed) = self.legs[leg].missed_mut() {
-                    missed.set(region);
-                }
-                if let Some(it) = self.legs.rebuild_mut(leg) {
-                    it.lacks_again(region);
-                }
-            }
+            self.legs.lack_again(region);
         }
         self.restart_copies();
         self.outputs.wake();

@@ -88,22 +88,15 @@ impl Mirror {
         self.outputs.wake();
     }
 
-    /// The rebuild of a leg takes a step.
-    pub(super) fn set_step(&mut self, leg: u8, step: Step) {
-        if let Some(it) = self.legs.rebuild_mut(leg) {
-            it.step = step;
-        }
-        self.outputs.wake();
-    }
-
     /// The next leg returns, if it may.
     pub(super) fn advance_returns(&mut self) {
         for leg in self.legs.rebuilding().iter() {
-            let step = self.legs.rebuild(leg).map(|it| it.step);
+            let step = self.legs.rebuild(leg).map(Rebuild::step);
             if let Some(Step::WriteAll(lack)) = step
                 && !self.log.is_writing_all()
             {
-                self.set_step(leg, Step::Event(lack));
+                self.legs.expect_rebuild(leg).set_step(Step::Event(lack));
+                self.outputs.wake();
             }
         }
         if self.are_returns_blocked() {
@@ -278,13 +271,13 @@ impl Mirror {
 
     /// A generation was committed in which it is being rebuilt, or with its position.
     pub(super) fn has_rebuilt_some(&mut self, leg: u8) {
-        match self.legs.rebuild(leg).map(|it| it.step) {
+        match self.legs.rebuild(leg).map(Rebuild::step) {
             Some(Step::Event(_)) if is_rebuilding(&self.state, leg) => {
-                self.set_step(leg, Step::Copying);
+                self.legs.expect_rebuild(leg).set_step(Step::Copying);
                 self.outputs.news(News::Rebuilding(leg));
             }
             Some(Step::Position(to)) if self.state.rebuilt_up_to(leg) == Some(to) => {
-                self.set_step(leg, Step::Copying);
+                self.legs.expect_rebuild(leg).set_step(Step::Copying);
             }
             _ => {}
         }

@@ -211,6 +211,18 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Returns how a request ends that not all legs can do: none of them gets it.
+    pub(super) fn ends_alone(&self, request: Request) -> Option<Outcome> {
+        match request {
+            // Deallocation promises nothing.
+            Request::Deallocate(_) if !self.deallocate => Some(Outcome::Done),
+            Request::Zero(_) if !self.write_zeroes => Some(Outcome::Unsupported),
+            _ => None,
+        }
+    }
+}
+
 /// Input for the start of a mirror.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {

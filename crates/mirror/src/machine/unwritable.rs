@@ -28,7 +28,11 @@ impl Mirror {
             return Recorded::Alone;
         }
         // One that is being rebuilt has nothing that counts where it lacks a region.
-        let counts = self.legs.in_sync().has(leg) || self.rebuilt_spares(range).has(leg);
+        let counts = self.legs.in_sync().has(leg)
+            || self
+                .legs
+                .rebuilt_in(self.state.geometry.regions_in(range))
+                .has(leg);
         let recorded = self.bad.record(leg, range, counts, &mut self.outputs);
         if recorded == Recorded::Kept {
             self.startup.needs_write = true;

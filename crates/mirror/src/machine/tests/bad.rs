@@ -465,7 +465,8 @@ fn fails_on_a_rebuilt_leg(answers: usize) -> bool {
     let (mut write, mut answered) = (None, 0);
     while !rig.mirror.legs.in_sync().has(1) {
         rig.pass(1);
-        let has_all = rig.mirror.rebuilt_spares(Range::new(0, 2 << 20)).has(1);
+        let regions = rig.mirror.state.geometry.regions_in(Range::new(0, 2 << 20));
+        let has_all = rig.mirror.legs.rebuilt_in(regions).has(1);
         if has_all && write.is_none() && answered >= answers {
             write = Some(rig.ask(Request::Write(at(BAD, 1), false)));
         }

@@ -123,16 +123,16 @@ fn t50_beats_confirm_the_records_of_the_others() {
     let said = Superblock::parse(&said, 0, crc32_iscsi).unwrap();
     assert!(mirror.legs[1].confirmed > before);
     let leg = &mirror.legs[0];
-    let confirmed = mirror.confirmed_by(leg, &said);
+    let confirmed = mirror.legs.confirmed_by(leg, &said);
     assert!(confirmed > before && confirmed < mirror.legs[1].committed.sequence);
     // A leg that begins anew has read nothing yet, and says the same of the same legs.
     mirror.legs[1].confirmed = 0;
     mirror.legs[0].committed.confirmed = confirmed;
     let leg = &mirror.legs[0];
-    assert_eq!(mirror.confirmed_by(leg, &leg.committed), confirmed);
+    assert_eq!(mirror.legs.confirmed_by(leg, &leg.committed), confirmed);
     let mut other = leg.committed;
     other.legs[1].as_mut().unwrap().id = crate::Id([99; 16]);
-    assert_eq!(mirror.confirmed_by(leg, &other), 0);
+    assert_eq!(mirror.legs.confirmed_by(leg, &other), 0);
 }
 
 /// A superblock that may yet be executed late can replace the one that was read.
