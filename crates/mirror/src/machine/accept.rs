@@ -57,7 +57,7 @@ impl Mirror {
     /// Advances the acceptance of the last leg's loss.
     pub(super) fn advance_acceptance(&mut self) {
         let Some((leg, cut)) = self.legs.last_cut() else {
-            return;
+            return; // nothing is lost
         };
         let ready =
             self.startup.is_running() && !self.log.is_writing_all() && !self.stop.is_begun();

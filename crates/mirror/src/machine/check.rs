@@ -99,9 +99,7 @@ impl Mirror {
             return;
         }
         // A region that a refused write left diverged is resynced anyhow.
-        let Some(it) = self.copies.get_mut(job) else {
-            return;
-        };
+        let it = self.copies.expect(job);
         let (mut piece, up) = (
             self.state.geometry.regions_in(it.piece),
             self.legs.in_sync(),

@@ -155,7 +155,7 @@ impl Mirror {
             return;
         }
         let Some(next) = self.next_state() else {
-            return;
+            return; // nothing has changed
         };
         self.state = next;
         self.ownership.set_releasing(next.owner.is_none());

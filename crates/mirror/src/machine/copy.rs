@@ -37,10 +37,10 @@ impl Mirror {
             && (!self.stop.is_begun() || self.waited_for().is_some())
         {
             let Some(free) = self.copies.free() else {
-                return;
+                return; // all buffers are in use
             };
             let Some((kind, range)) = self.next_copy(free) else {
-                return;
+                return; // nothing is to be copied now
             };
             let targets = match kind {
                 Kind::Rebuild(region) => self.lacking(region),
@@ -392,9 +392,7 @@ impl Mirror {
         if self.copies.take_late(number, leg, &mut self.outputs) {
             return;
         }
-        let Some(job) = self.copies.get_mut(number) else {
-            return;
-        };
+        let job = self.copies.expect(number);
         match job.step() {
             _ if foreign => {}
             Step::Lock | Step::Over => {}

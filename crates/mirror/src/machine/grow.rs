@@ -155,7 +155,7 @@ impl Mirror {
     /// The next step.
     pub(super) fn advance_growth(&mut self) {
         let Some(growth) = self.changes.growth else {
-            return;
+            return; // it keeps its size
         };
         let all: Legs = self.state.entries().map(|it| it.0).collect();
         let quiet = self.update.is_idle() && !self.log.is_writing_all() && !self.log.is_clearing();

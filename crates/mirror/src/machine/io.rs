@@ -51,7 +51,7 @@ impl Mirror {
     /// Takes an I/O as far as it can go now.
     pub(super) fn advance_io(&mut self, id: u32) {
         let Some(slot) = self.ios.get(id) else {
-            return;
+            return; // there is none of this number, or it has ended
         };
         let range = slot.request.changes().or(slot.request.reads());
         match (slot.phase(), slot.request) {
@@ -86,7 +86,7 @@ impl Mirror {
                 self.send_if_durable(id);
             }
             (Phase::Dirtying, _) => self.send_if_durable(id),
-            (Phase::Leaving, Request::Read(_)) => self.finish_held_read(id),
+            (Phase::Leaving, Request::Read(range)) => self.finish_held_read(id, range),
             (Phase::Leaving, _) => self.finish_change(id),
             _ => {}
         }
@@ -141,7 +141,7 @@ impl Mirror {
 
     pub(super) fn io_done(&mut self, id: u32, leg: u8, outcome: Outcome) {
         let Some(slot) = self.ios.get_mut(id) else {
-            return;
+            return; // it has ended without the leg, which had left
         };
         if !slot.round.ends(leg, outcome) {
             return;
@@ -195,9 +195,7 @@ impl Mirror {
 
     /// Ends a change or flush once all legs have it that are in sync by a committed superblock.
     pub(super) fn finish_change(&mut self, id: u32) {
-        let Some(slot) = self.ios.get(id) else {
-            return;
-        };
+        let slot = *self.ios.expect(id);
         let round = slot.round;
         let states = [&*self.committed, &self.state];
         let done = match slot.request {

@@ -123,7 +123,7 @@ impl Mirror {
         self.at(now_ns);
         let mirror_bytes = self.committed.geometry.bytes;
         let Some(place) = self.place(leg) else {
-            return;
+            return; // it was not there at the start, and can't be reached yet
         };
         let end = leg_bytes.saturating_sub(place.data_offset);
         if end >= mirror_bytes || self.read_only {

@@ -182,7 +182,7 @@ impl Rebuild {
             Step::LastFlush if is_done => self.set_step(Step::Whole),
             Step::Flushing(_) | Step::LastFlush => self.set_step(Step::Copying),
             Step::Copying => {} // it was taken back meanwhile
-            step => unreachable!("a flush ends in {step:?}"),
+            step => assert!(has(Bug::BackBeforeFence), "a flush ends in {step:?}"),
         }
     }
 

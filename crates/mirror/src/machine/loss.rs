@@ -15,7 +15,7 @@
 //! state before, and later the lost data.
 use super::legs::{Ticket, Work};
 use super::requests::Phase;
-use super::{Mirror, Output, Request};
+use super::{Mirror, Output};
 use block::Outcome;
 use block::Range;
 
@@ -130,16 +130,11 @@ impl Mirror {
     }
 
     /// Ends a held read once it is durable which legs left, or an update has failed since.
-    pub(super) fn finish_held_read(&mut self, id: u32) {
-        let Some(slot) = self.ios.get(id) else {
-            return;
-        };
-        let Request::Read(range) = slot.request else {
-            return;
-        };
+    pub(super) fn finish_held_read(&mut self, id: u32, range: Range) {
+        let tries = self.ios.expect(id).tries;
         if !self.may_come_back(range) {
             self.finish(id, Outcome::Done);
-        } else if self.update.is_broken() && slot.tries != self.loss.tries {
+        } else if self.update.is_broken() && tries != self.loss.tries {
             self.finish(id, Outcome::PathError);
         }
     }

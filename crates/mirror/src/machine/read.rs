@@ -154,9 +154,7 @@ impl Mirror {
     }
 
     pub(super) fn read_done(&mut self, id: u32, leg: u8, range: Range, outcome: Outcome) {
-        let Some(slot) = self.ios.get(id) else {
-            return;
-        };
+        let slot = *self.ios.expect(id);
         // A leg that has left may have lost acknowledged writes: another path to it returns older
         // data.
         let stays = self.may_read(leg) || self.is_verified(leg);
@@ -226,9 +224,7 @@ impl Mirror {
 
     /// A piece was read: the next one follows, or the read ends.
     fn piece_read(&mut self, id: u32, range: Range) {
-        let Some(slot) = self.ios.get_mut(id) else {
-            return;
-        };
+        let slot = self.ios.expect(id);
         slot.bad = slot.bad.without(slot.unreadable);
         if slot.piece.end >= range.end {
             // Somewhere in it; the others have all of it.
