@@ -14,7 +14,8 @@
 //!   `spare`: stale legs, read as the last resort
 //! * `change`: legs that are added and removed; `grow`: a larger size; `unwritable`: blocks that a
 //!   leg could not write; `bad`: their record
-//! * `copy`: copies between legs under a lock; `jobs`: their states; `resync`: diverged regions; `pace`: the speed of
+//! * `copy`: copies between legs under a lock; `jobs`: their states; `resync`: diverged regions
+//!   (`diverged`); `pace`: the speed of
 //!   copies; `check`, `checks`: comparison of all
 //!   legs
 //! * `types`: requests, outputs, news; `planted`: planted bugs
@@ -59,6 +60,7 @@ mod confirmed;
 mod copy;
 mod dirty;
 mod dirty_log;
+mod diverged;
 mod grow;
 mod heartbeat;
 mod io;
@@ -99,6 +101,7 @@ use bad::Bad;
 use checks::Checks;
 use commit::SuperblockUpdate;
 use dirty_log::DirtyLog;
+use diverged::Diverged;
 use grow::Growth;
 use jobs::Jobs;
 use leg::{Leg, LegState, LegTable, Rebuild};
@@ -107,7 +110,6 @@ use lifecycle::LineageRecord;
 use loss::Loss;
 use outputs::Outputs;
 use requests::{Requests, Slot};
-use resync::Diverged;
 use spare::Spare;
 use startup::Startup;
 use stop::Stop;
