@@ -286,6 +286,16 @@ impl Superblock {
         matches!(self.state(slot), Some(EntryState::Stale(_)))
     }
 
+    /// Returns this state with a stale leg emptied, in the same event.
+    pub(super) fn with_emptied(&self, slot: u8) -> Self {
+        let emptied = self.emptied(slot);
+        emptied.map_or(*self, |emptied| Self {
+            event: self.event,
+            sequence: self.sequence,
+            ..emptied
+        })
+    }
+
     /// Returns up to which byte a leg that is being rebuilt has everything.
     pub(super) fn rebuilt_up_to(&self, slot: u8) -> Option<u64> {
         match self.state(slot)? {

@@ -207,6 +207,7 @@ impl Mirror {
     pub fn facts(&self, leg: u8) -> Option<LegFacts> {
         let it = self.legs.get(leg)?;
         let cut = it.cut().filter(|_| self.legs.last_in_sync() == Some(leg));
+        let rebuild = self.legs.rebuild(leg);
         Some(LegFacts {
             in_sync: self.legs.in_sync().has(leg),
             rebuilding: self.legs.rebuilding().has(leg),
@@ -218,8 +219,8 @@ impl Mirror {
             accepting: cut.is_some_and(|cut| cut.acceptance != Acceptance::None),
             event: it.committed.event,
             since_event: it.since_event,
-            lacks: self.legs.rebuild(leg).map_or(0, Rebuild::left),
-            stuck: self.stuck(leg),
+            lacks: rebuild.map_or(0, Rebuild::left),
+            stuck: rebuild.map_or(0, |it| self.unreadable.count_lacked(it)),
             bad: self.bad.of_leg(leg),
             bad_full: it.bad_full.is_some(),
             bad_more: it.bad_full,

@@ -9,7 +9,6 @@
 //! way there, and for its lease (`heartbeat`).
 use super::leg::{Rebuild, Step};
 use super::legs::{Legs, Round, Work};
-use super::lifecycle::is_rebuilding;
 use super::planted::{Bug, has};
 use super::startup::StartState;
 use super::{Mirror, News, Output};
@@ -134,13 +133,6 @@ fn is_edge(before: Stage, next: Stage) -> bool {
 }
 
 impl Mirror {
-    /// Legs that get updates: in sync, or being rebuilt by the latest proposal.
-    fn updated_legs(&self) -> Legs {
-        let rebuilding = self.legs.rebuilding().iter();
-        let proposed = rebuilding.filter(|&leg| is_rebuilding(&self.state, leg));
-        self.legs.in_sync().with(proposed.collect())
-    }
-
     /// Proposes all changes since the last event, if no update is under way.
     pub(super) fn propose(&mut self) {
         let may = self.startup.may_propose();
@@ -185,7 +177,10 @@ impl Mirror {
                 _ if self.changes.removing.has(slot) => next.removed(slot),
                 EntryState::InSync | EntryState::Rebuilding(_) if !there => {
                     let left = next.without(slot, seen);
-                    left.map(|left| self.as_it_is(slot, left))
+                    left.map(|left| match self.legs.is_void(slot) {
+                        true => left.with_emptied(slot),
+                        false => left,
+                    })
                 }
                 EntryState::Stale(lack) if self.legs.is_void(slot) && lack.position > 0 => {
                     next.emptied(slot)
@@ -226,20 +221,6 @@ impl Mirror {
             || next.bad != now.bad;
         next.event = self.state.event + u64::from(!has(Bug::SameEvent));
         changed.then_some(next)
-    }
-
-    /// Returns the state with a leg that leaves: a void one lacks everything.
-    fn as_it_is(&self, slot: u8, left: Superblock) -> Superblock {
-        let emptied = self
-            .legs
-            .is_void(slot)
-            .then(|| left.emptied(slot))
-            .flatten();
-        emptied.map_or(left, |emptied| Superblock {
-            event: left.event,
-            sequence: left.sequence,
-            ..emptied
-        })
     }
 
     /// Writes the state to `legs`, as a stage.
@@ -346,7 +327,7 @@ impl Mirror {
                 self.cut_committed();
                 self.leave(round);
                 if well && stage == Stage::Others {
-                    self.write_state(self.updated_legs(), Stage::Second);
+                    self.write_state(self.legs.updated_by(&self.state), Stage::Second);
                 }
             }
             Stage::Idle => unreachable!("nothing was written"),
@@ -368,7 +349,10 @@ impl Mirror {
             return self.write_state(joined, Stage::Join);
         }
         self.commit(in_sync, joined);
-        let others = self.updated_legs().without(self.legs.in_sync());
+        let others = self
+            .legs
+            .updated_by(&self.state)
+            .without(self.legs.in_sync());
         let (legs, stage) = match others.is_empty() {
             true => (self.legs.in_sync(), Stage::Second),
             false => (others, Stage::Others),

@@ -237,7 +237,7 @@ impl Mirror {
     pub(super) fn finish(&mut self, id: u32, outcome: Outcome) {
         let slot = self.ios.end(id);
         let outcome = match slot.request {
-            Request::Flush => self.with_loss(outcome),
+            Request::Flush => self.loss.end_flush(outcome),
             _ => outcome,
         };
         // Its number stays taken until the end is polled: another I/O must not be taken for it.

@@ -323,6 +323,34 @@ impl Leg {
         self.stale_mut()?.missed.as_mut()
     }
 
+    /// The regions that it missed are known no more, unless superblock `found`, which it shows when
+    /// it returns, is of this run and no older than what it has acknowledged. An older one may be a
+    /// late write (T9), or the leg was put back; another owner may have given it writes.
+    pub fn check_missed(&mut self, found: &Superblock, run: Id) {
+        let is_ours = found.owner.is_some_and(|owner| owner.run == run);
+        let is_known = is_ours && found.sequence >= self.committed.sequence;
+        if let Some(stale) = self.stale_mut().filter(|_| !is_known) {
+            stale.missed = None;
+        }
+    }
+
+    /// Returns the regions that it lacks when it gets every write again: those that it missed, the
+    /// `union` of all legs' where they are not known, and all from its position on.
+    ///
+    /// # Panics
+    /// If it is in sync.
+    pub fn lacks_when_back(&mut self, lack: &Lack, union: &Bitmap, geometry: &Geometry) -> Bitmap {
+        let Some(stale) = self.stale_mut() else {
+            unreachable!("a leg in sync returns");
+        };
+        let mut lacking = stale.missed.get_or_insert_with(|| union.clone()).clone();
+        if lack.position < geometry.bytes {
+            let first = lack.position >> geometry.region_shift;
+            (first..union.regions()).for_each(|region| _ = lacking.set(region));
+        }
+        lacking
+    }
+
     /// Returns the identity of one to which nothing was written yet.
     pub fn fresh(&self) -> Option<(Id, Label)> {
         self.stale()?.fresh
@@ -537,6 +565,13 @@ impl LegTable {
         let is_owned = |leg: &u8| owner(leg).is_some_and(|it| it.run == run);
         self.in_sync
             .with(self.rebuilding.iter().filter(is_owned).collect())
+    }
+
+    /// Legs that get updates of `state`: in sync, or being rebuilt by it.
+    pub fn updated_by(&self, state: &Superblock) -> Legs {
+        let is_rebuilding = |leg: &u8| state.rebuilt_up_to(*leg).is_some();
+        let rebuilding = self.rebuilding.iter().filter(is_rebuilding);
+        self.in_sync.with(rebuilding.collect())
     }
 
     /// Whether none of the data of a leg count.

@@ -29,8 +29,7 @@ use super::{Changes, Config, Mirror, News, Start};
 use crate::assembly::degraded::Record;
 use crate::assembly::{Role, Why};
 use crate::ownership::Ownership;
-use crate::superblock::EntryState;
-use crate::{Name, Properties, Superblock};
+use crate::{Name, Properties};
 use alloc::boxed::Box;
 use block::Outcome;
 
@@ -464,9 +463,4 @@ impl Mirror {
         self.ownership.end();
         self.outputs.news(News::Stopped(clean));
     }
-}
-
-/// Whether a leg is being rebuilt by `state`.
-pub(super) fn is_rebuilding(state: &Superblock, leg: u8) -> bool {
-    matches!(state.state(leg), Some(EntryState::Rebuilding(_)))
 }

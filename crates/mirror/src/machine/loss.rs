@@ -34,6 +34,39 @@ pub(super) struct Loss {
     pub tries: u32,
 }
 
+impl Loss {
+    /// The last leg in sync has lost acknowledged writes: a flush failed for it, which was a user's
+    /// or the mirror's own.
+    fn report(&mut self, is_of_user: bool, outcome: Outcome) {
+        self.reported_total = self.reported_total.wrapping_add(1);
+        match is_of_user {
+            true => self.reported = Some(outcome),
+            false => self.unreported = Some(outcome),
+        }
+    }
+
+    /// The failure of a flush has reached its client (`is_acknowledged`), or that had gone before.
+    fn reached_client(&mut self, is_acknowledged: bool) {
+        if is_acknowledged {
+            (self.reported, self.unreported) = (None, None);
+        } else {
+            self.unreported = self.reported.or(self.unreported);
+        }
+    }
+
+    /// Returns how a flush of a user ends.
+    pub fn end_flush(&mut self, outcome: Outcome) -> Outcome {
+        // A flush that fails for another reason does not report the loss: its client may have gone.
+        match self.unreported {
+            Some(loss) if outcome.is_done() => {
+                (self.reported, self.unreported) = (Some(loss), None);
+                loss
+            }
+            _ => outcome,
+        }
+    }
+}
+
 impl Mirror {
     /// A leg has given up acknowledged unflushed writes. Called before the failure of its flush is
     /// reported.
@@ -50,11 +83,7 @@ impl Mirror {
 
     /// A flush has failed, and its client got that (`is_acknowledged`), or had gone before.
     pub fn flush_failed_for(&mut self, is_acknowledged: bool) {
-        if is_acknowledged {
-            (self.loss.reported, self.loss.unreported) = (None, None);
-        } else {
-            self.loss.unreported = self.loss.reported.or(self.loss.unreported);
-        }
+        self.loss.reached_client(is_acknowledged);
     }
 
     /// A flush has failed on the last leg in sync.
@@ -70,11 +99,8 @@ impl Mirror {
             self.lose(leg, outcome);
         }
         self.repeat_changes(ticket.leg);
-        self.loss.reported_total = self.loss.reported_total.wrapping_add(1);
-        match ticket.work {
-            Work::Io(_) => self.loss.reported = Some(outcome),
-            _ => self.loss.unreported = Some(outcome),
-        }
+        let is_of_user = ticket.io().is_some();
+        self.loss.report(is_of_user, outcome);
     }
 
     /// Repeats a leg's parts of changes that have not ended: it may have lost those too.
@@ -91,18 +117,6 @@ impl Mirror {
                 let ticket = self.outputs.ticket(leg, Work::Io(id));
                 self.outputs.push(Output::Leg(ticket, request));
             }
-        }
-    }
-
-    /// How a flush of a user ends.
-    pub(super) fn with_loss(&mut self, outcome: Outcome) -> Outcome {
-        // A flush that fails for another reason does not report the loss: its client may have gone.
-        match self.loss.unreported {
-            Some(loss) if outcome.is_done() => {
-                (self.loss.reported, self.loss.unreported) = (Some(loss), None);
-                loss
-            }
-            _ => outcome,
         }
     }
 

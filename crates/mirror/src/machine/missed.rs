@@ -18,9 +18,7 @@
 use super::legs::Legs;
 use super::planted::{Bug, has};
 use super::{Mirror, News};
-use crate::Superblock;
 use crate::bitmap::Bitmap;
-use crate::superblock::Lack;
 use block::Range;
 
 /// Pause between two reports of spares that are read, ns.
@@ -56,37 +54,6 @@ impl Mirror {
         missed.merge(self.diverged.regions());
         missed.merge(self.unreadable.regions());
         Some(missed)
-    }
-
-    /// Whether the regions that a returning leg with superblock `found` lacks are known from its
-    /// set. Else its own bits are read, and it lacks the union.
-    pub(super) fn check_missed(&mut self, leg: u8, found: &Superblock) {
-        let run = self.ownership.owner().run;
-        let it = &mut self.legs[leg];
-        // An older superblock than it had acknowledged may be a late write (T9), or the leg was put
-        // back; another owner may have given it writes.
-        let ours = found.owner.is_some_and(|owner| owner.run == run);
-        if !ours || found.sequence < it.committed.sequence {
-            it.stale_mut().iter_mut().for_each(|it| it.missed = None);
-        }
-    }
-
-    /// Returns the regions that a leg lacks when it gets every write again.
-    pub(super) fn lacks_when_back(&mut self, leg: u8, lack: &Lack) -> Bitmap {
-        let regions = self.log.dirty().regions();
-        let known = self.legs[leg].stale_mut().map(|it| &mut it.missed);
-        let union = self.log.dirty();
-        let mut todo = match known {
-            Some(missed) => missed.get_or_insert_with(|| union.clone()).clone(),
-            None => unreachable!("leg {leg} returns"),
-        };
-        if lack.position < self.state.geometry.bytes {
-            let first = lack.position >> self.state.geometry.region_shift;
-            for region in first..regions {
-                todo.set(region);
-            }
-        }
-        todo
     }
 
     /// Legs that are not in sync and have all of a range, of those besides `but`: those that are

@@ -64,16 +64,6 @@ impl Mirror {
         self.outputs.wake();
     }
 
-    /// Returns how many regions a leg lacks that no leg can give it now.
-    pub(super) fn stuck(&self, leg: u8) -> u64 {
-        let it = self.legs.rebuild(leg);
-        let Some(it) = it.filter(|_| self.unreadable.retries_at() < u64::MAX) else {
-            return 0;
-        };
-        let paused = self.unreadable.paused().iter();
-        paused.filter(|&region| it.lacks(region)).count() as u64
-    }
-
     /// Legs may differ in these bytes, although no crash was between.
     pub(super) fn mark_diverged(&mut self, range: Range) {
         for region in self.state.geometry.regions_in(range) {

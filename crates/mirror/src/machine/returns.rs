@@ -9,7 +9,6 @@
 //! being rebuilt.
 use super::leg::{Change, Leg, LegState, Rebuild, Step};
 use super::legs::{SLOTS, Work};
-use super::lifecycle::is_rebuilding;
 use super::planted::{Bug, has};
 use super::spare::Spare;
 use super::{Mirror, News, Output};
@@ -172,8 +171,9 @@ impl Mirror {
             Ok(lack) => {
                 let sequence = found.superblock.sequence;
                 self.sequence = self.sequence.max(sequence);
-                self.check_missed(leg, &found.superblock);
+                let run = self.ownership.owner().run;
                 let it = &mut self.legs[leg];
+                it.check_missed(&found.superblock, run);
                 it.committed = found.superblock;
                 it.copy = found.copy;
                 it.committed.confirmed = 0; // another leg may have been in sync then
@@ -250,7 +250,8 @@ impl Mirror {
         if !self.bad.leg_returns(leg, lack.position == 0) {
             return self.return_failed(leg, Outcome::NoSpace);
         }
-        let mut lacking = self.lacks_when_back(leg, &lack);
+        let mut lacking =
+            self.legs[leg].lacks_when_back(&lack, self.log.dirty(), &self.state.geometry);
         let region_shift = self.state.geometry.region_shift;
         for region in self.bad.regions_of(leg, region_shift.into()) {
             lacking.set(region);
@@ -272,7 +273,7 @@ impl Mirror {
     /// A generation was committed in which it is being rebuilt, or with its position.
     pub(super) fn has_rebuilt_some(&mut self, leg: u8) {
         match self.legs.rebuild(leg).map(Rebuild::step) {
-            Some(Step::Event(_)) if is_rebuilding(&self.state, leg) => {
+            Some(Step::Event(_)) if self.state.rebuilt_up_to(leg).is_some() => {
                 self.legs.expect_rebuild(leg).set_step(Step::Copying);
                 self.outputs.news(News::Rebuilding(leg));
             }

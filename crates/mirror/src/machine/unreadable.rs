@@ -1,4 +1,5 @@
 //! Regions of which no leg can read all, and when these are tried again.
+use super::leg::Rebuild;
 use crate::bitmap::Bitmap;
 
 /// See the module.
@@ -78,6 +79,15 @@ impl Unreadable {
     /// Whether the region is paused.
     pub fn is_paused(&self, region: u64) -> bool {
         self.paused.is_set(region)
+    }
+
+    /// Returns how many regions a leg lacks that no leg can give it now.
+    pub fn count_lacked(&self, rebuild: &Rebuild) -> u64 {
+        if self.until_ns == u64::MAX {
+            return 0; // none is paused
+        }
+        let lacked = self.paused.iter().filter(|&region| rebuild.lacks(region));
+        lacked.count() as u64
     }
 
     /// All paused regions.

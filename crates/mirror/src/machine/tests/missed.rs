@@ -531,13 +531,14 @@ fn t50_a_leg_that_says_less_than_before_lacks_the_union() {
     rest(&mut mirror, 7 * SECOND, 7 * SECOND + MS);
     let mut found = mirror.legs[2].committed;
     found.owner = Some(*mirror.ownership.owner());
-    mirror.check_missed(2, &found);
+    let run = mirror.ownership.owner().run;
+    mirror.legs[2].check_missed(&found, run);
     assert!(mirror.legs[2].missed().is_some());
     let older = Superblock {
         sequence: found.sequence - 1,
         ..found
     };
-    mirror.check_missed(2, &older);
+    mirror.legs[2].check_missed(&older, run);
     assert!(mirror.legs[2].missed().is_none());
 }
 
