@@ -4,7 +4,7 @@
 //! * `requests`: I/O of users, and the order of overlapping changes; `io`: writes and flushes;
 //!   `read`: reads
 //! * `leaving`: the rest of a leg that has left; `unverified`: late writes of the last one
-//! * `dirty_log`: the bitmap and its pages; `dirty`: what waits for dirty bits, when they are cleared
+//! * `dirty_log`: the bitmap and its pages; `dirty`: what waits for bits, when they are cleared
 //! * `commit`: superblock updates; `confirmed`: legs put back to an older state; `heartbeat`:
 //!   heartbeats and leases; `outputs`: which outputs may be polled without a lease
 //! * `startup`: states from an assembly to the first change; `stop`: those of the clean stop;
@@ -14,10 +14,8 @@
 //!   `spare`: stale legs, read as the last resort
 //! * `change`: legs that are added and removed; `grow`: a larger size; `unwritable`: blocks that a
 //!   leg could not write; `bad`: their record
-//! * `copy`: copies between legs under a lock; `jobs`: their states; `resync`: diverged regions
-//!   (`diverged`); `pace`: the speed of
-//!   copies; `check`, `checks`: comparison of all
-//!   legs
+//! * `copy`: copies between legs under a lock; `jobs`: their states; `resync`, `diverged`: diverged
+//!   regions; `pace`: the speed of copies; `check`, `checks`: comparison of all legs
 //! * `types`: requests, outputs, news; `planted`: planted bugs
 //!
 //! # Contract

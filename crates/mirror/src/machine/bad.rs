@@ -191,10 +191,8 @@ impl Bad {
         let ranges = kept.of(leg, Unwritten).count();
         let blocks = kept.of(leg, Unwritten).map(|it| u64::from(it.blocks));
         let bytes = blocks.sum::<u64>() << self.block_shift;
-        let fits = kept.iter().count() <= RANGES_MAX
-            && ranges <= self.ranges_max
-            && bytes <= self.bytes_max;
-        if !known && !fits {
+        let fits = kept.iter().count() <= RANGES_MAX && ranges <= self.ranges_max;
+        if !known && (!fits || bytes > self.bytes_max) {
             return Recorded::Full;
         }
         if !known {

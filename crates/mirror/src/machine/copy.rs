@@ -11,8 +11,8 @@
 //! pace allows.
 //!
 //! # Limits
-//! A few pieces of a job are cut into blocks. One job less than there are buffers, and as many once a
-//! leg that left has some; one per region. [`Jobs`](super::jobs::Jobs) has them.
+//! One job less than there are buffers, and as many once a leg that left has some; one per region.
+//! [`Jobs`](super::jobs::Jobs) has them.
 use super::checks::Part;
 use super::jobs::{Job, Kind, PIECE_MIN, Step};
 use super::legs::{Legs, Round, Work};

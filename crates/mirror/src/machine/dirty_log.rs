@@ -2,9 +2,9 @@
 //!
 //! # Contract
 //! One page serves all bits that wait for it. Pages are written in groups of a block of the mirror;
-//! no page is written twice at a time. `takers` are the legs that get pages; `None`: the last leg in
-//! sync may execute an older write of one, and [`DirtyLog::write_late`] writes it when that is over.
-//! `dirty` decides what waits for bits, and when they are cleared.
+//! no page is written twice at a time. `takers` are the legs that get pages; `None`: the last leg
+//! in sync may execute an older write of one, and [`DirtyLog::write_late`] writes it when that is
+//! over. `dirty` decides what waits for bits, and when they are cleared.
 use super::legs::{Legs, Round, Work};
 use super::outputs::Outputs;
 use super::{Output, Pages};

@@ -228,13 +228,13 @@ impl Jobs {
     pub fn set_step(&mut self, number: u8, next: Step) {
         use Step::*;
         let job = self.expect(number);
-        let is_edge = match job.step {
-            Lock => matches!(next, Lock | Read),
-            Read => matches!(next, Lock | Read | Compare | Write),
-            Compare => matches!(next, Lock | Compare | Write),
-            Write => next == Lock,
-            Over => false,
-        };
+        let is_edge = matches!(
+            (job.step, next),
+            (Lock, Lock | Read)
+                | (Read, Lock | Read | Compare | Write)
+                | (Compare, Lock | Compare | Write)
+                | (Write, Lock)
+        );
         assert!(is_edge, "copy job {number} from {:?} to {next:?}", job.step);
         job.step = next;
     }

@@ -151,13 +151,16 @@ impl Rebuild {
     /// If there is no such edge.
     pub fn set_step(&mut self, next: Step) {
         use Step::*;
-        let is_edge = match (self.step, next) {
-            (WriteAll(_), Event(_)) | (Event(_), Copying) => true,
-            (Copying, Flushing(_) | LastFlush) => true,
-            (Flushing(_), Position(_) | Copying) | (Position(_), Copying) => true,
-            (LastFlush, Whole | Copying) | (Whole, Copying) => true,
-            _ => false,
-        };
+        let is_edge = matches!(
+            (self.step, next),
+            (WriteAll(_), Event(_))
+                | (Event(_), Copying)
+                | (Copying, Flushing(_) | LastFlush)
+                | (Flushing(_), Position(_) | Copying)
+                | (Position(_), Copying)
+                | (LastFlush, Whole | Copying)
+                | (Whole, Copying)
+        );
         assert!(is_edge, "rebuild from {:?} to {next:?}", self.step);
         self.step = next;
     }
@@ -806,5 +809,14 @@ mod tests {
     fn leg_that_joins_before_its_rebuild_panics() {
         let rebuild = Rebuild::new(LACK, Bitmap::new(1), 0);
         table(LegState::Rebuilding(Box::default(), rebuild)).change(0, Change::Join);
+    }
+
+    #[test]
+    #[should_panic(expected = "rebuild from Copying to Whole")]
+    fn rebuild_that_ends_without_a_flush_panics() {
+        let mut rebuild = Rebuild::new(LACK, Bitmap::new(1), 0);
+        for step in [Step::Event(LACK), Step::Copying, Step::Whole] {
+            rebuild.set_step(step);
+        }
     }
 }

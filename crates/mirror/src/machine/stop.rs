@@ -3,8 +3,8 @@
 //! * `No`: it runs, or starts
 //! * `Draining`: all that is under way ends
 //! * `Flushing`: all legs are flushed
-//! * `Clearing`: all is flushed; dirty bits are cleared as far as they may be, then the last event is
-//!   written
+//! * `Clearing`: all is flushed; dirty bits are cleared as far as they may be, then the last event
+//!   is written
 //!
 //! # Contract
 //! [`Stop::set`] asserts each edge. A flush that a leg has failed is repeated from `Draining`.
@@ -70,5 +70,18 @@ impl Stop {
         };
         assert!(is_edge, "from {:?} to {next:?}", self.0);
         self.0 = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "from Draining to Clearing")]
+    fn stop_that_does_not_flush_panics() {
+        let mut stop = Stop::default();
+        stop.begin();
+        stop.set(StopState::Clearing);
     }
 }
