@@ -520,6 +520,11 @@ impl Head {
         self.selector.stats(path, group)
     }
 
+    /// As [`Head::stats`], for one size bucket.
+    pub fn bucket_stats(&self, path: PathIndex, group: Group, bucket: usize) -> PathStats {
+        self.selector.bucket_stats(path, group, bucket)
+    }
+
     /// Size of the device: the smallest that a path shows which is not lost; so it grows when all
     /// of them agree, and shrinks at once (T33). `None` without any.
     pub fn size(&self) -> Option<Size> {

@@ -10,6 +10,7 @@
 
 use crate::Selector;
 use crate::limits::PATHS_MAX;
+use crate::round_robin_latency::{self, Among};
 use crate::types::{Forecast, PathIndex, PathView, Policy, Request};
 use crate::weighted_latency::cell;
 
@@ -54,6 +55,16 @@ pub enum Basis {
         before: Option<u32>,
         /// Bytes left of its turn; 0: one I/O.
         left: u64,
+    },
+    /// `round-robin-latency`.
+    TurnWithin {
+        /// As of [`Basis::Turn`]; `None` also: it is slower than the policy tolerates, or its
+        /// first I/O is still in flight.
+        before: Option<u32>,
+        /// Bytes left of its turn; 0: one I/O.
+        left: u64,
+        /// Smoothed latency; `None`: not measured recently.
+        recent_ns: Option<u64>,
     },
     /// `queue-depth`: I/Os in flight, and nothing else.
     Depth,
@@ -178,6 +189,7 @@ impl Look {
             Basis::Forecast(forecast) | Basis::Crowd { forecast, .. } => Some(forecast.time_ns()),
             Basis::Credit { smoothed_ns, .. } => Some(smoothed_ns).filter(|&ns| ns > 0),
             Basis::Recent(mean_ns) => mean_ns,
+            Basis::TurnWithin { recent_ns, .. } => recent_ns,
             Basis::Served { estimate_ns, .. } => estimate_ns,
             _ => None,
         }
@@ -267,6 +279,25 @@ impl Explained {
         for (path, view) in paths.iter().enumerate() {
             self.looks[path].basis = self.basis(selector, request, path, view);
         }
+        if let Policy::RoundRobinLatency { bytes } = self.policy {
+            let (latency, in_flight) = (&selector.latency, &selector.in_flight);
+            let among = round_robin_latency::among(latency, request, paths, in_flight);
+            let (start, left) = selector.round_robin.stand(bytes, self.count);
+            let steps = |path: usize| (path + self.count - start) % self.count;
+            for path in 0..self.count {
+                let in_turn = |it: usize| match among {
+                    Among::Tested(tested) => it == tested,
+                    Among::Circle(all) => all >> it & 1 == 1,
+                };
+                let those = (0..self.count).filter(|&it| in_turn(it));
+                let before = those.filter(|&it| steps(it) < steps(path)).count();
+                self.looks[path].basis = Basis::TurnWithin {
+                    before: in_turn(path).then_some(before as u32),
+                    left: if path == start { left } else { bytes },
+                    recent_ns: selector.latency.recent_ns(request, path),
+                };
+            }
+        }
     }
 
     /// Returns the values that the policy compares, for one path.
@@ -294,7 +325,8 @@ impl Explained {
                     smoothed_ns: measure.smoothed_ns.into(),
                 }
             }
-            Policy::Soonest => Basis::Unknown,
+            // That of all paths follows.
+            Policy::Soonest | Policy::RoundRobinLatency { .. } => Basis::Unknown,
             Policy::Pid => self.reader(request.source, path),
             Policy::Devid(named) => Basis::Named(usize::from(named.0) == path),
             Policy::Latency => Basis::Recent(it.latency.recent_ns(request, path)),
@@ -351,6 +383,13 @@ impl Explained {
         }
         match (by, look.basis) {
             (Some(why), _) => why,
+            (
+                _,
+                Basis::TurnWithin {
+                    recent_ns: None, ..
+                },
+            ) if look.in_flight == 0 => Why::Untried,
+            (_, Basis::TurnWithin { .. }) => Why::Turn,
             (_, Basis::Turn { .. }) => Why::Turn,
             (_, Basis::Reader { .. }) => Why::Reader,
             (_, Basis::Credit { weight: 0, .. } | Basis::Recent(None)) => Why::Untried,

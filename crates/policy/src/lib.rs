@@ -6,8 +6,8 @@
 //! allowed.
 //!
 //! One policy, one file: `numa`, `round_robin`, `queue_depth`, `weighted_latency`, `soonest`, for
-//! mirrors `pid`, `latency`, `devid`, and from device-mapper `service_time` and
-//! `historical_service_time`.
+//! mirrors `pid`, `latency`, `devid`, `round_robin_latency`, and from device-mapper `service_time`
+//! and `historical_service_time`.
 //!
 //! # Contract
 //! One core owns a selector: no lock, no atomic, no clock, no allocation. Per loop turn the owner
@@ -42,10 +42,12 @@ mod parse;
 mod pid;
 mod queue_depth;
 mod round_robin;
+mod round_robin_latency;
 mod selector;
 mod service_time;
 mod soonest;
 mod types;
+mod values;
 mod weighted_latency;
 
 pub use explain::{Basis, Explained, Look, Why};
@@ -53,6 +55,7 @@ pub use hedging::Hedging;
 pub use parse::{KnobError, PolicyError};
 pub use selector::{Selector, TooManyPaths};
 pub use types::*;
+pub use values::Values;
 
 #[cfg(test)]
 pub(crate) mod tests;

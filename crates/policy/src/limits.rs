@@ -11,6 +11,9 @@ pub const PATH_STATE_BYTES_MAX: usize = 2048;
 /// 1 MiB on.
 pub const BUCKETS: usize = 7;
 
+/// First size that is not in the first bucket.
+pub const FIRST_BUCKET_BYTES: u64 = 32 << 10;
+
 /// Size buckets × I/O groups.
 pub const CELLS: usize = BUCKETS * 3;
 
@@ -30,7 +33,8 @@ pub const WARNING_INTERVAL_NS: u64 = 5_000_000_000;
 /// The weights of all paths are shares of this (row A5).
 pub const WEIGHT_WHOLE: u64 = 64;
 
-/// `round-robin:<bytes>` is a multiple of this, the smallest sector (row B2).
+/// `round-robin:<bytes>` is a multiple of this, the smallest block, and of the volume's blocks (row
+/// B2).
 pub const ROUND_ROBIN_UNIT: u64 = 512;
 
 /// Largest relative throughput of a path, for `service-time`.

@@ -24,6 +24,8 @@ pub enum PolicyError {
     NotANumber,
     /// The value of round-robin is 0 or no multiple of [`ROUND_ROBIN_UNIT`].
     NotAMultiple,
+    /// The value of round-robin is no multiple of the volume's blocks: their bytes.
+    NotInBlocks(u32),
     /// The value of weighted-latency is none of the four modes.
     NotAMode,
     /// devid without a value, or with one that is no whole number.
@@ -50,7 +52,7 @@ pub enum KnobError {
 }
 
 impl Policy {
-    /// Reads a policy: one of [`Self::NAMES`], and the aliases `adaptive` and `weighted-lat`.
+    /// Reads a policy: one of [`Self::NAMES`].
     ///
     /// # Errors
     /// [`PolicyError`]; all of them.
@@ -61,9 +63,16 @@ impl Policy {
         };
         let policy = match name {
             "numa" => Self::Numa,
-            "round-robin" => {
+            "round-robin" | "rr" | "rotation" => {
                 let bytes = value.map_or(Ok(0), turn_bytes)?;
                 return Ok(Self::RoundRobin { bytes });
+            }
+            "rr-256k" => Self::RoundRobin { bytes: 256 << 10 },
+            "rr-512k" => Self::RoundRobin { bytes: 512 << 10 },
+            "rr-1m" => Self::RoundRobin { bytes: 1 << 20 },
+            "round-robin-latency" => {
+                let bytes = value.map_or(Ok(0), turn_bytes)?;
+                return Ok(Self::RoundRobinLatency { bytes });
             }
             "queue-depth" => Self::QueueDepth,
             "weighted-latency" | "adaptive" | "weighted-lat" => {
@@ -85,15 +94,17 @@ impl Policy {
     }
 
     /// All policies as they are written, with their values.
-    pub const NAMES: &'static str = "numa, round-robin[:<bytes>], queue-depth, \
+    pub const NAMES: &'static str = "numa, round-robin[:<bytes>] (also rr, rr-256k, rr-512k, \
+        rr-1m, rotation), round-robin-latency[:<bytes>], queue-depth, \
         weighted-latency[:per-cpu|:per-cpu+buckets|:per-numa|:per-numa+buckets] (also adaptive, \
         weighted-lat), soonest, pid, latency, devid:<path, from 1>, service-time, \
         historical-service-time";
 
     /// Each policy once, with its usual value.
-    pub const EACH: [Self; 10] = [
+    pub const EACH: [Self; 11] = [
         Self::Numa,
         Self::RoundRobin { bytes: 0 },
+        Self::RoundRobinLatency { bytes: 0 },
         Self::QueueDepth,
         Self::WEIGHTED_LATENCY,
         Self::Soonest,
@@ -112,6 +123,21 @@ impl Policy {
         match self {
             Self::Devid(path) if usize::from(path.0) >= paths => {
                 Err(PolicyError::NoSuchPath(paths))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it can be the policy of a volume with blocks of so many bytes (row B2).
+    ///
+    /// # Errors
+    /// [`PolicyError::NotInBlocks`].
+    pub fn check_blocks(&self, block_bytes: u32) -> Result<(), PolicyError> {
+        match self {
+            Self::RoundRobin { bytes } | Self::RoundRobinLatency { bytes }
+                if bytes % u64::from(block_bytes.max(1)) != 0 =>
+            {
+                Err(PolicyError::NotInBlocks(block_bytes))
             }
             _ => Ok(()),
         }
@@ -254,6 +280,8 @@ impl fmt::Display for Policy {
             Self::Numa => f.write_str("numa"),
             Self::RoundRobin { bytes: 0 } => f.write_str("round-robin"),
             Self::RoundRobin { bytes } => write!(f, "round-robin:{bytes}"),
+            Self::RoundRobinLatency { bytes: 0 } => f.write_str("round-robin-latency"),
+            Self::RoundRobinLatency { bytes } => write!(f, "round-robin-latency:{bytes}"),
             Self::QueueDepth => f.write_str("queue-depth"),
             Self::WeightedLatency(over) if *over == Aggregate::default() => {
                 f.write_str("weighted-latency")
@@ -274,11 +302,11 @@ impl fmt::Display for PolicyError {
         match self {
             Self::Unknown => write!(f, "unknown policy; known are {}", Policy::NAMES),
             Self::TakesNoValue => f.write_str(
-                "this policy takes no value; only round-robin:<bytes>, weighted-latency:<mode> \
-                 and devid:<path> do",
+                "this policy takes no value; only round-robin:<bytes>, \
+                 round-robin-latency:<bytes>, weighted-latency:<mode> and devid:<path> do",
             ),
             Self::NotAMode => f.write_str(
-                "weighted-latency averages per-cpu (the default), per-cpu+buckets, per-numa or \
+                "weighted-latency averages per-cpu, per-cpu+buckets (the default), per-numa or \
                  per-numa+buckets, as in weighted-latency:per-numa",
             ),
             Self::NotAnId => f.write_str("devid takes the number of a path, from 1, as in devid:1"),
@@ -288,6 +316,10 @@ impl fmt::Display for PolicyError {
             Self::NotANumber => f.write_str(
                 "round-robin takes a whole number of bytes, as in round-robin:262144 or \
                      round-robin:256KiB",
+            ),
+            Self::NotInBlocks(block_bytes) => write!(
+                f,
+                "the volume has blocks of {block_bytes} bytes, of which this is no multiple"
             ),
             Self::NotAMultiple => write!(
                 f,
@@ -357,9 +389,51 @@ mod tests {
             ("adaptive", Policy::WEIGHTED_LATENCY, "weighted-latency"),
             ("weighted-lat", Policy::WEIGHTED_LATENCY, "weighted-latency"),
             (
-                "weighted-latency:per-cpu",
+                "weighted-latency:per-cpu+buckets",
                 Policy::WEIGHTED_LATENCY,
                 "weighted-latency",
+            ),
+            (
+                "adaptive:per-cpu",
+                Policy::WeightedLatency(Aggregate::PER_CPU),
+                "weighted-latency:per-cpu",
+            ),
+            ("rr", Policy::RoundRobin { bytes: 0 }, "round-robin"),
+            ("rotation", Policy::RoundRobin { bytes: 0 }, "round-robin"),
+            (
+                "rotation:192k",
+                Policy::RoundRobin { bytes: 196_608 },
+                "round-robin:196608",
+            ),
+            (
+                "rr:512",
+                Policy::RoundRobin { bytes: 512 },
+                "round-robin:512",
+            ),
+            (
+                "rr-256k",
+                Policy::RoundRobin { bytes: 262_144 },
+                "round-robin:262144",
+            ),
+            (
+                "rr-512k",
+                Policy::RoundRobin { bytes: 524_288 },
+                "round-robin:524288",
+            ),
+            (
+                "rr-1m",
+                Policy::RoundRobin { bytes: 1 << 20 },
+                "round-robin:1048576",
+            ),
+            (
+                "round-robin-latency",
+                Policy::RoundRobinLatency { bytes: 0 },
+                "round-robin-latency",
+            ),
+            (
+                "round-robin-latency:64k",
+                Policy::RoundRobinLatency { bytes: 65536 },
+                "round-robin-latency:65536",
             ),
             ("devid:64", Policy::Devid(PathIndex(63)), "devid:64"),
             ("devid:01", Policy::Devid(PathIndex(0)), "devid:1"),
@@ -388,7 +462,13 @@ mod tests {
             assert_eq!(text.contains("numa"), over.per_numa);
             assert_eq!(text.contains("+buckets"), over.buckets);
         }
-        assert_eq!(Aggregate::default(), Aggregate::ALL[0]);
+        // Where the discussion ended: each core by itself, and buckets.
+        let (per_numa, buckets) = (false, true);
+        assert_eq!(Aggregate::default(), Aggregate { per_numa, buckets });
+        assert_eq!(
+            Policy::WEIGHTED_LATENCY,
+            Policy::WeightedLatency(Aggregate::default())
+        );
     }
 
     #[test]
@@ -428,6 +508,22 @@ mod tests {
     }
 
     #[test]
+    fn b2_a_turn_is_whole_blocks_of_the_volume() {
+        for policy in ["round-robin", "round-robin-latency"] {
+            let of = |value: &str| Policy::parse(&std::format!("{policy}{value}")).unwrap();
+            let error = Err(PolicyError::NotInBlocks(4096));
+            assert_eq!(of(":512").check_blocks(4096), error);
+            assert_eq!(of(":12800").check_blocks(4096), error);
+            assert_eq!(of(":12288").check_blocks(4096), Ok(()));
+            assert_eq!(of(":512").check_blocks(512), Ok(()));
+            assert_eq!(of("").check_blocks(4096), Ok(()));
+        }
+        assert_eq!(Policy::Numa.check_blocks(4096), Ok(()));
+        let shown = PolicyError::NotInBlocks(4096).to_string();
+        assert!(shown.contains("4096"), "{shown}");
+    }
+
+    #[test]
     fn b4_an_unknown_id_is_refused() {
         let devid = Policy::Devid(PathIndex(2));
         assert_eq!(devid.check(2), Err(PolicyError::NoSuchPath(2)));
@@ -444,6 +540,11 @@ mod tests {
             ("NUMA", PolicyError::Unknown),
             ("round-robin2", PolicyError::Unknown),
             ("soon:512", PolicyError::Unknown),
+            ("rr-2m", PolicyError::Unknown),
+            ("rr-256k:512", PolicyError::TakesNoValue),
+            ("rr:0", PolicyError::NotAMultiple),
+            ("rotation:", PolicyError::NotANumber),
+            ("round-robin-latency:513", PolicyError::NotAMultiple),
             ("numa:", PolicyError::TakesNoValue),
             ("pid:1", PolicyError::TakesNoValue),
             ("adaptive:3", PolicyError::NotAMode),

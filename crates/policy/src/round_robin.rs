@@ -32,6 +32,22 @@ impl RoundRobin {
         }
     }
 
+    /// As [`Self::choose`], the next in turn of the paths of which `all` has a bit.
+    pub(crate) fn choose_of(
+        &mut self,
+        all: u64,
+        bytes: u64,
+        length: u32,
+        count: usize,
+    ) -> Option<usize> {
+        if all == 0 {
+            return None;
+        }
+        let from = all & u64::MAX << self.start(bytes, count);
+        let path = if from != 0 { from } else { all }.trailing_zeros();
+        Some(self.hand(path as usize, bytes, length))
+    }
+
     /// Where the search for the next path starts.
     #[inline]
     fn start(&self, bytes: u64, count: usize) -> usize {

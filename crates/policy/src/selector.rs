@@ -12,14 +12,14 @@ use core::fmt;
 use crate::explain::Explained;
 use crate::historical_service_time::HistoricalServiceTime;
 use crate::latency::Latency;
-use crate::limits::{PATH_STATE_BYTES_MAX, PATHS_MAX};
+use crate::limits::{BUCKETS, CELLS, PATH_STATE_BYTES_MAX, PATHS_MAX};
 use crate::parse::KnobError;
 use crate::round_robin::RoundRobin;
 use crate::service_time::ServiceTime;
 use crate::soonest::Soonest;
 use crate::types::*;
 use crate::weighted_latency::{self, WeightedLatency};
-use crate::{devid, numa, pid, queue_depth};
+use crate::{devid, numa, pid, queue_depth, round_robin_latency};
 
 /// The selector of one core: the state of one policy over the paths of one volume.
 ///
@@ -36,7 +36,8 @@ pub struct Selector {
     /// More than one of them.
     has_others: bool,
     pub(crate) in_flight: [u32; PATHS_MAX],
-    selections: [[u64; PATHS_MAX]; 3],
+    /// By cell as of `weighted`, and path.
+    selections: [[u64; PATHS_MAX]; CELLS],
     pub(crate) round_robin: RoundRobin,
     pub(crate) weighted: WeightedLatency,
     pub(crate) soonest: Soonest,
@@ -70,7 +71,7 @@ impl Selector {
             present: first(paths),
             has_others: paths > 1,
             in_flight: [0; PATHS_MAX],
-            selections: [[0; PATHS_MAX]; 3],
+            selections: [[0; PATHS_MAX]; CELLS],
             round_robin: RoundRobin::default(),
             weighted: WeightedLatency::new(1),
             soonest: Soonest::new(1),
@@ -190,12 +191,13 @@ impl Selector {
         if self.policy == Policy::Soonest {
             return self.select_soonest(request, paths);
         }
+        let mut cell = request.group as usize;
         let chosen = match self.policy {
             Policy::Numa => numa::choose(paths),
             Policy::RoundRobin { bytes } => self.round_robin.choose(bytes, request.length, paths),
             Policy::QueueDepth => queue_depth::choose(paths, &self.in_flight),
             Policy::WeightedLatency(over) => {
-                let cell = weighted_latency::cell(over.buckets, request.group, request.length);
+                cell = weighted_latency::cell(over.buckets, request.group, request.length);
                 if over.buckets {
                     self.ticket = self.weighted.ticket(cell);
                 }
@@ -203,14 +205,14 @@ impl Selector {
             }
             _ => self.choose_rarely(request, paths),
         }?;
-        Some(self.place(request, chosen))
+        Some(self.place(cell, chosen))
     }
 
     /// Counts an I/O on its path.
     #[inline]
-    fn place(&mut self, request: &Request, chosen: usize) -> PathIndex {
+    fn place(&mut self, cell: usize, chosen: usize) -> PathIndex {
         self.in_flight[chosen] += 1;
-        self.selections[request.group as usize][chosen] += 1;
+        self.selections[cell][chosen] += 1;
         PathIndex(chosen as u8)
     }
 
@@ -238,7 +240,7 @@ impl Selector {
             .choose_explained(request, paths, in_flight, out);
         let placed = placed.map(|(chosen, ticket)| {
             self.ticket = ticket;
-            self.place(request, chosen)
+            self.place(request.group as usize, chosen)
         });
         out.end(placed, why);
         placed
@@ -252,6 +254,12 @@ impl Selector {
             Policy::Pid => pid::choose(request.source, paths),
             Policy::Devid(path) => devid::choose(path, paths),
             Policy::Latency => self.latency.choose(request, paths, &self.in_flight),
+            Policy::RoundRobinLatency { bytes } => {
+                let (latency, in_flight) = (&self.latency, &self.in_flight);
+                let among = round_robin_latency::among(latency, request, paths, in_flight);
+                let circle = &mut self.round_robin;
+                round_robin_latency::choose(circle, bytes, among, request, paths.len())
+            }
             Policy::HistoricalServiceTime => {
                 self.historical
                     .choose(request.now_ns, paths, &self.in_flight)
@@ -269,7 +277,7 @@ impl Selector {
     fn select_soonest(&mut self, request: &Request, paths: &[PathView]) -> Option<PathIndex> {
         let (chosen, ticket) = self.soonest.place(request, paths, &self.in_flight)?;
         self.ticket = ticket;
-        Some(self.place(request, chosen))
+        Some(self.place(request.group as usize, chosen))
     }
 
     /// Returns how long after it was placed on `path` an I/O may be worth a second copy, ns.
@@ -332,7 +340,7 @@ impl Selector {
         {
             Ok((other, ticket)) => {
                 self.ticket = ticket;
-                Hedge::Send(self.place(request, other))
+                Hedge::Send(self.place(request.group as usize, other))
             }
             Err(Some(after_ns)) => Hedge::Again(after_ns),
             Err(None) => Hedge::No,
@@ -383,7 +391,9 @@ impl Selector {
                     None => Noted::default(),
                 }
             }
-            Policy::Latency if learns => self.latency.sample(done),
+            Policy::Latency | Policy::RoundRobinLatency { .. } if learns => {
+                self.latency.sample(done)
+            }
             Policy::HistoricalServiceTime if learns => self.historical.sample(done),
             Policy::ServiceTime => self.service_time.end(path, &done.ticket),
             _ => Noted::default(),
@@ -457,15 +467,38 @@ impl Selector {
     }
 
     /// Returns the statistics of row A9 for `path` and `group`; all 0 for a path that does not
-    /// exist. Selections are counted under every policy, the rest is weighted-latency's.
+    /// exist. Selections are counted under every policy, the rest is weighted-latency's. Over the
+    /// size buckets counts and credits are added, others averaged; weights are rounded.
     pub fn stats(&self, path: PathIndex, group: Group) -> PathStats {
-        let (index, group) = (usize::from(path.0), group as usize);
-        if index >= self.paths {
+        let mut sum = PathStats::default();
+        let mut known = [0; 3];
+        for bucket in 0..BUCKETS {
+            let of = self.bucket_stats(path, group, bucket);
+            sum.add(&of);
+            let values = [u64::from(of.weight), of.score, of.smoothed_ns];
+            for (known, value) in known.iter_mut().zip(values) {
+                *known += u64::from(value > 0);
+            }
+        }
+        let mean = |sum: u64, count: u64| sum.checked_div(count).unwrap_or(0);
+        PathStats {
+            weight: mean(u64::from(sum.weight) + known[0] / 2, known[0]) as u32,
+            score: mean(sum.score, known[1]),
+            smoothed_ns: mean(sum.smoothed_ns, known[2]),
+            ..sum
+        }
+    }
+
+    /// As [`Self::stats`] for one size bucket (row A12). Where sizes are not kept apart all is in
+    /// the first.
+    pub fn bucket_stats(&self, path: PathIndex, group: Group, bucket: usize) -> PathStats {
+        let (index, cell) = (usize::from(path.0), bucket * 3 + group as usize);
+        if index >= self.paths || bucket >= BUCKETS {
             return PathStats::default();
         }
         PathStats {
-            selections: self.selections[group][index],
-            ..self.weighted.stats(group, index)
+            selections: self.selections[cell][index],
+            ..self.weighted.stats(cell, index)
         }
     }
 }

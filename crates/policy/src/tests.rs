@@ -5,6 +5,7 @@ mod again;
 mod clock;
 mod exhaustive;
 mod explain;
+mod literal;
 mod oracle;
 mod others;
 pub(crate) mod properties;
@@ -21,6 +22,9 @@ pub(crate) const ANA: [Ana; 5] = [
     Ana::PersistentLoss,
     Ana::Change,
 ];
+
+/// `weighted-latency:per-cpu`: its cells are the groups.
+pub(crate) const PER_CPU: Policy = Policy::WeightedLatency(crate::Aggregate::PER_CPU);
 
 pub(crate) const UP: PathView = PathView {
     enabled: true,
@@ -100,7 +104,7 @@ fn a7_round_robin_leaves_a_turn_for_an_optimized_path() {
 
 #[test]
 fn a1_a_switch_forgets_and_setting_the_same_does_not() {
-    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
+    let mut selector = Selector::new(2, PER_CPU);
     for now_ns in 1..=2 {
         take(&mut selector, &[UP; 2]);
         let _ = selector.complete(&good(0, 1000, now_ns));
@@ -111,10 +115,10 @@ fn a1_a_switch_forgets_and_setting_the_same_does_not() {
         (learnt.weight, learnt.selections, learnt.samples),
         (64, 2, 2)
     );
-    selector.set_policy(Policy::WEIGHTED_LATENCY);
+    selector.set_policy(PER_CPU);
     assert_eq!(selector.stats(PathIndex(0), Group::Read), learnt);
     selector.set_policy(Policy::Numa);
-    selector.set_policy(Policy::WEIGHTED_LATENCY);
+    selector.set_policy(PER_CPU);
     assert_eq!(
         selector.stats(PathIndex(0), Group::Read),
         Default::default()
@@ -158,7 +162,7 @@ fn t41_a_switch_keeps_what_is_in_flight() {
     }
     selector.reset_path(PathIndex(0));
     assert_eq!(selector.in_flight(PathIndex(0)), 3);
-    selector.set_policy(Policy::WEIGHTED_LATENCY);
+    selector.set_policy(PER_CPU);
     for path in [0, 0, 0, 1, 1, 1] {
         let _ = selector.complete(&good(path, 1000, 1));
     }
@@ -170,7 +174,7 @@ fn t41_a_switch_keeps_what_is_in_flight() {
 
 #[test]
 fn paths_come_and_go() {
-    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
+    let mut selector = Selector::new(2, PER_CPU);
     take(&mut selector, &[UP; 2]);
     let _ = selector.complete(&good(0, 1000, 1));
     selector.weigh();
@@ -201,7 +205,7 @@ fn a11_paths_go_down_to_the_one_last_used() {
         enabled: false,
         ..UP
     };
-    for policy in [Policy::RoundRobin { bytes: 0 }, Policy::WEIGHTED_LATENCY] {
+    for policy in [Policy::RoundRobin { bytes: 0 }, PER_CPU] {
         let mut selector = Selector::new(3, policy);
         assert_eq!(take(&mut selector, &[off, off, UP]), 2);
         selector.set_paths(2).unwrap();
@@ -213,7 +217,7 @@ fn a11_paths_go_down_to_the_one_last_used() {
 fn knobs_out_of_range_are_refused_and_the_old_stay() {
     use crate::limits::WEIGHT_TIMEOUT_NS_MAX;
     use crate::{KnobError, Knobs};
-    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
+    let mut selector = Selector::new(2, PER_CPU);
     let old = Knobs {
         ewma_shift: 8,
         weight_timeout_ns: WEIGHT_TIMEOUT_NS_MAX,

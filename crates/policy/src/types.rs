@@ -199,6 +199,11 @@ pub enum Policy {
         /// every I/O moves on.
         bytes: u64,
     },
+    /// `round-robin-latency[:bytes]`
+    RoundRobinLatency {
+        /// As of `round-robin`.
+        bytes: u64,
+    },
     /// `queue-depth`
     QueueDepth,
     /// `weighted-latency[:mode]` (aliases `adaptive`, `weighted-lat`)
@@ -220,8 +225,8 @@ pub enum Policy {
     HistoricalServiceTime,
 }
 
-/// Averaging of weighted-latency (rows A12, A13). By default each core has its own, over all sizes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// Averaging of weighted-latency (rows A12, A13). By default each core has its own, by size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Aggregate {
     /// Weights from the mean of the smoothed latencies of all cores of a NUMA node, else from this
     /// core's own.
@@ -239,14 +244,23 @@ impl Aggregate {
         Self::new(true, true),
     ];
 
+    /// Each core has its own, over all sizes.
+    pub const PER_CPU: Self = Self::new(false, false);
+
     const fn new(per_numa: bool, buckets: bool) -> Self {
         Self { per_numa, buckets }
     }
 }
 
+impl Default for Aggregate {
+    fn default() -> Self {
+        Self::new(false, true)
+    }
+}
+
 impl Policy {
-    /// `weighted-latency` as it is by default: `per-cpu`.
-    pub const WEIGHTED_LATENCY: Self = Self::WeightedLatency(Aggregate::new(false, false));
+    /// `weighted-latency` as it is by default: `per-cpu+buckets`.
+    pub const WEIGHTED_LATENCY: Self = Self::WeightedLatency(Aggregate::new(false, true));
 
     /// Whether the cores of a node share their measurements: see [`Means`].
     pub const fn is_per_numa(&self) -> bool {
@@ -315,6 +329,19 @@ pub struct Noted {
     /// Log that a sample over 1 s was ignored: the path stalls. Already rate limited; the count of
     /// all of them is [`PathStats::ignored`].
     pub warn_ignored: bool,
+}
+
+impl PathStats {
+    /// Adds all values of another cell.
+    pub(crate) fn add(&mut self, of: &Self) {
+        self.weight += of.weight;
+        self.credit += of.credit;
+        self.score += of.score;
+        self.smoothed_ns += of.smoothed_ns;
+        self.selections += of.selections;
+        self.samples += of.samples;
+        self.ignored += of.ignored;
+    }
 }
 
 /// Statistics of one path and group on this core (row A9).

@@ -27,14 +27,16 @@
 //! about the same shares, whatever their weights.
 
 use crate::ana::next;
-use crate::limits::{BUCKETS, CELLS, PATHS_MAX, SAMPLE_NS_MAX, WARNING_INTERVAL_NS, WEIGHT_WHOLE};
+use crate::limits::{
+    BUCKETS, CELLS, FIRST_BUCKET_BYTES, PATHS_MAX, SAMPLE_NS_MAX, WARNING_INTERVAL_NS, WEIGHT_WHOLE,
+};
 use crate::types::{
     Completion, Group, Knobs, Means, NodeMeans, Noted, PathIndex, PathStats, PathView, Ticket,
 };
 use canary::Bug;
 
 /// log2 of the first size that is not in the first bucket.
-const BUCKET_SHIFT: u32 = 15;
+const BUCKET_SHIFT: u32 = FIRST_BUCKET_BYTES.ilog2();
 
 /// State of all paths.
 #[derive(Clone, Debug)]
@@ -51,8 +53,8 @@ pub(crate) struct WeightedLatency {
     pub(crate) unpublished: bool,
     /// Time of the last warning about an ignored sample.
     warned_ns: Option<u64>,
-    /// Latencies over the limit, per group and path.
-    pub(crate) ignored: [[u64; PATHS_MAX]; 3],
+    /// Latencies over the limit, per cell and path.
+    pub(crate) ignored: [[u64; PATHS_MAX]; CELLS],
     /// Per cell and path.
     pub(crate) measures: [[Measure; PATHS_MAX]; CELLS],
 }
@@ -89,7 +91,7 @@ impl WeightedLatency {
             any_due: false,
             unpublished: true,
             warned_ns: None,
-            ignored: [[0; PATHS_MAX]; 3],
+            ignored: [[0; PATHS_MAX]; CELLS],
             measures: [[Measure::NEW; PATHS_MAX]; CELLS],
         }
     }
@@ -149,7 +151,7 @@ impl WeightedLatency {
     #[inline]
     pub(crate) fn sample(&mut self, cell: usize, done: &Completion, knobs: &Knobs) -> Noted {
         if !(1..=SAMPLE_NS_MAX).contains(&done.latency_ns) {
-            return self.ignore(done);
+            return self.ignore(cell, done);
         }
         let measure = &mut self.measures[cell][usize::from(done.path.0)];
         // At most 2^32 samples of 10^9 ns: the sum stays within 64 bits.
@@ -167,11 +169,11 @@ impl WeightedLatency {
     /// A latency of 0 is no sample; one over the limit is counted, and a warning is due at most
     /// once per interval.
     #[cold]
-    fn ignore(&mut self, done: &Completion) -> Noted {
+    fn ignore(&mut self, cell: usize, done: &Completion) -> Noted {
         if done.latency_ns == 0 {
             return Noted::default();
         }
-        self.ignored[done.group as usize][usize::from(done.path.0)] += 1;
+        self.ignored[cell][usize::from(done.path.0)] += 1;
         let quiet_ns = self
             .warned_ns
             .map(|warned_ns| done.now_ns.saturating_sub(warned_ns));
@@ -239,22 +241,17 @@ impl WeightedLatency {
         core::array::from_fn(|cell| self.measures[cell][path].smoothed_ns)
     }
 
-    /// Statistics of a path and group over its buckets: counts are added, latencies averaged.
-    pub(crate) fn stats(&self, group: usize, path: usize) -> PathStats {
-        let cells = (0..BUCKETS).map(|bucket| &self.measures[bucket * 3 + group][path]);
-        let mean = |of: fn(&Measure) -> u64| {
-            let known = cells.clone().map(of).filter(|&it| it > 0);
-            let (sum, count) = known.fold((0, 0), |(sum, count), it| (sum + it, count + 1));
-            sum.checked_div(count).unwrap_or(0)
-        };
+    /// Statistics of a path and cell; selections are not counted here.
+    pub(crate) fn stats(&self, cell: usize, path: usize) -> PathStats {
+        let it = &self.measures[cell][path];
         PathStats {
-            weight: mean(|it| it.weight.into()) as u32,
-            credit: cells.clone().map(|it| u32::from(it.credit)).sum(),
-            score: mean(|it| it.score.into()),
-            smoothed_ns: mean(|it| it.smoothed_ns.into()),
+            weight: it.weight.into(),
+            credit: it.credit.into(),
+            score: it.score.into(),
+            smoothed_ns: it.smoothed_ns.into(),
             selections: 0,
-            samples: cells.clone().map(|it| it.samples).sum(),
-            ignored: self.ignored[group][path],
+            samples: it.samples,
+            ignored: self.ignored[cell][path],
         }
     }
 

@@ -6,13 +6,15 @@ use super::callgrind;
 use super::layers::Layer;
 use crate::prelude::*;
 
-const POLICIES: [&str; 14] = [
+const POLICIES: [&str; 16] = [
     "numa",
     "round-robin",
     "round-robin:262144",
+    "round-robin-latency",
+    "round-robin-latency:262144",
     "queue-depth",
+    "weighted-latency:per-cpu",
     "weighted-latency",
-    "weighted-latency:per-cpu+buckets",
     "weighted-latency:per-numa",
     "weighted-latency:per-numa+buckets",
     "soonest",

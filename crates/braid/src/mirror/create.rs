@@ -42,8 +42,6 @@ const _: () = assert!(COPIES_AT[0] + BLOCK_BYTES_MAX as u64 <= MARK_AT && MARK_A
 const BLOCK_BYTES_MAX: usize = 4096;
 /// An identifier so often is one of those.
 const MARK_TIMES: usize = BLOCK_BYTES_MAX / 16;
-/// Bytes per turn of `round-robin` on a mirror (row B2).
-const ROUND_ROBIN_BYTES: u64 = 256 << 10;
 
 /// Make legs of a new mirror; what they hold is lost
 ///
@@ -408,12 +406,7 @@ pub(super) fn clear_bitmap(leg: &Leg, superblock: &Superblock) -> anyhow::Result
 fn properties(policy: &str, legs: usize) -> anyhow::Result<Properties> {
     let usage = |error: String| Usage::error(format!("--policy {policy}: {error}"));
     let parsed = Policy::parse(policy).and_then(|it| it.check(legs).map(|()| it));
-    let parsed = match parsed.map_err(|error| usage(error.to_string()))? {
-        Policy::RoundRobin { bytes: 0 } => Policy::RoundRobin {
-            bytes: ROUND_ROBIN_BYTES,
-        },
-        other => other,
-    };
+    let parsed = engine::mirror::for_mirror(parsed.map_err(|error| usage(error.to_string()))?);
     let mut properties = Properties::default();
     let set = properties.set("policy", &parsed.to_string());
     set.map_err(|error| usage(error.to_string()))?;

@@ -274,6 +274,15 @@ fn basis(basis: &Basis) -> Vec<(&'static str, Value)> {
         Basis::Turn { before, left } => {
             vec![("before", before.into()), ("bytes_left", left.into())]
         }
+        Basis::TurnWithin {
+            before,
+            left,
+            recent_ns,
+        } => vec![
+            ("before", before.into()),
+            ("bytes_left", left.into()),
+            ("recent_ns", recent_ns.into()),
+        ],
         Basis::Depth => Vec::new(),
         Basis::Credit {
             weight,

@@ -8,9 +8,11 @@ use super::types::{HostEvent, IoOp, PathFacts, PathState, ReconnectWait};
 use super::volumes::{LegRole, Volume};
 use super::{Multipath, WriteFailover, report};
 use alloc::string::String;
+use alloc::vec::Vec;
 use block::IoLimits;
-use multipath::Outcome;
-use policy::{Group, Knobs, PathIndex, PathStats, Policy};
+use multipath::{Head, Outcome};
+use policy::limits::BUCKETS;
+use policy::{Aggregate, Group, Knobs, PathIndex, PathStats, Policy};
 
 /// Counters of one path on this core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,6 +114,9 @@ pub struct PathReport {
     pub counters: PathCounters,
     /// The selector's (row A9), by group.
     pub groups: [PathStats; 3],
+    /// The same by size of I/O (row A12), by group; empty where the policy does not keep sizes
+    /// apart.
+    pub buckets: Vec<[PathStats; BUCKETS]>,
     /// Facts that core 0 learnt of it.
     pub facts: Option<PathFacts>,
     /// Whether it is on probation, and how its probes went.
@@ -211,6 +216,15 @@ impl Path {
     }
 }
 
+/// The selector's statistics of a path by group and size.
+fn by_size(head: &Head, path: PathIndex) -> Vec<[PathStats; BUCKETS]> {
+    let Policy::WeightedLatency(Aggregate { buckets: true, .. }) = head.policy() else {
+        return Vec::new();
+    };
+    let of = |group| core::array::from_fn(|bucket| head.bucket_stats(path, group, bucket));
+    Group::ALL.into_iter().map(of).collect()
+}
+
 impl Multipath {
     /// Why a path takes no I/O of this core; `None`: it does, or would if no better one was there.
     pub fn path_hindrance(&self, volume: u16, path: PathIndex) -> Option<String> {
@@ -246,6 +260,7 @@ impl Multipath {
             state: self.path_state(volume, index),
             counters: self.counters(volume, index),
             groups: Group::ALL.map(stats),
+            buckets: head.map_or_else(Vec::new, |it| by_size(it, index)),
             facts: path.and_then(|it| it.known.facts.as_deref().cloned()),
             health: health.unwrap_or_default(),
             hindrance: self.path_hindrance(volume, index),

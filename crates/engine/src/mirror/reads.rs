@@ -63,10 +63,13 @@ pub(super) fn policy_of(properties: &Properties) -> Policy {
     for_mirror(policy.unwrap_or(Policy::Soonest))
 }
 
-/// `round-robin` without a value changes legs less often than paths.
+/// `round-robin` and `round-robin-latency` without a value change legs less often than paths.
 pub fn for_mirror(policy: Policy) -> Policy {
     match policy {
         Policy::RoundRobin { bytes: 0 } => Policy::RoundRobin {
+            bytes: ROUND_ROBIN_BYTES,
+        },
+        Policy::RoundRobinLatency { bytes: 0 } => Policy::RoundRobinLatency {
             bytes: ROUND_ROBIN_BYTES,
         },
         other => other,

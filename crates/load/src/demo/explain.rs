@@ -81,6 +81,9 @@ fn rule(policy: Policy) -> &'static str {
             "sends all to the path that was faster lately, until it is the slower one"
         }
         Policy::Devid(_) => "takes the path it names",
+        Policy::RoundRobinLatency { .. } => {
+            "sends equally many to the paths within a fifth of the least latency"
+        }
         Policy::ServiceTime => {
             "keeps equally many bytes in flight on both, as long as no throughput is given"
         }

@@ -190,14 +190,8 @@ fn a11_a_new_capacity_forgets_what_was_learnt_of_that_path_only() {
     let mut head = head(2, Policy::WEIGHTED_LATENCY);
     for i in 0..200 {
         let path = head.select(&request(i)).unwrap();
-        head.complete(
-            path,
-            Group::Read,
-            Outcome::Done,
-            1000,
-            1000 + i,
-            Ticket::default(),
-        );
+        let ticket = head.ticket();
+        head.complete(path, Group::Read, Outcome::Done, 1000, 1000 + i, ticket);
         head.turn();
     }
     let mut grown = shown(1);
@@ -334,13 +328,14 @@ fn a02_a_stall_is_reported_once() {
     let mut head = head(2, Policy::WEIGHTED_LATENCY);
     let warned = [0, 1].map(|_| {
         let path = head.select(&request(0)).unwrap();
+        let ticket = head.ticket();
         head.complete(
             path,
             Group::Read,
             Outcome::Done,
             2_000_000_000,
             2_000_000_000,
-            Ticket::default(),
+            ticket,
         )
     });
     assert_eq!(warned, [true, false]);

@@ -7,7 +7,7 @@ const POLICIES: [Policy; 10] = [
     Policy::Numa,
     Policy::RoundRobin { bytes: 16384 },
     Policy::QueueDepth,
-    Policy::WEIGHTED_LATENCY,
+    PER_CPU,
     Policy::WeightedLatency(Aggregate {
         per_numa: true,
         buckets: true,

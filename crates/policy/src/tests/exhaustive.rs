@@ -1,7 +1,7 @@
 //! Every state of up to three paths: ANA state × enabled × group × what the policy remembers.
 
 use super::oracle::{Cell, Oracle};
-use super::{ANA, UP, request};
+use super::{ANA, PER_CPU, UP, request};
 use crate::{Completion, Ended, Group, PathIndex, PathView, Policy, Selector};
 use std::vec::Vec;
 
@@ -125,8 +125,8 @@ const CREDITS: [(u8, u8); 5] = [(0, 0), (1, 0), (1, 1), (3, 0), (3, 2)];
 
 #[test]
 fn a6_weighted_latency_in_every_state() {
-    let mut selectors = [1, 2, 3].map(|count| Selector::new(count, Policy::WEIGHTED_LATENCY));
-    let mut oracles = [1, 2, 3].map(|count| Oracle::new(count, Policy::WEIGHTED_LATENCY));
+    let mut selectors = [1, 2, 3].map(|count| Selector::new(count, PER_CPU));
+    let mut oracles = [1, 2, 3].map(|count| Oracle::new(count, PER_CPU));
     every_table(|views| {
         let (selector, oracle) = (
             &mut selectors[views.len() - 1],

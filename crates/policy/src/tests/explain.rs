@@ -1,7 +1,7 @@
 //! Explanations: the choice is the same as without one, and the reasons are true.
 
 use super::properties::{Step, policy, step, view};
-use super::{UP, good, request};
+use super::{PER_CPU, UP, good, request};
 use crate::limits::PATHS_MAX;
 use crate::{
     Ana, Basis, Completion, Explained, Group, Look, PathIndex, PathView, Policy, Request, Selector,
@@ -113,6 +113,7 @@ fn check(it: &Explained, request: &Request, before: &[u32; PATHS_MAX], views: &[
             | Policy::QueueDepth
             | Policy::Latency
             | Policy::RoundRobin { .. }
+            | Policy::RoundRobinLatency { .. }
             | Policy::HistoricalServiceTime,
             Why::Least | Why::Tie | Why::Untried | Why::Explored | Why::Turn,
         ) => {
@@ -222,7 +223,7 @@ fn number(policy: Policy, look: &Look) -> Option<u64> {
     match look.basis {
         Basis::Distance(distance) => Some(distance.into()),
         Basis::Depth => Some(count),
-        Basis::Turn { before, .. } => before.map(u64::from),
+        Basis::Turn { before, .. } | Basis::TurnWithin { before, .. } => before.map(u64::from),
         Basis::Recent(mean_ns) if look.in_flight == 0 => Some(mean_ns.map_or(0, |ns| ns + 1)),
         Basis::Recent(mean_ns) => Some(mean_ns.map_or(1 << 40, |ns| ns + 1)),
         Basis::Served {
@@ -282,8 +283,8 @@ fn each_policy_says_what_decided() {
         (Policy::Numa, [down, down], (u8::MAX, Why::NoneUsable)),
         (Policy::RoundRobin { bytes: 0 }, [UP, UP], (0, Why::Turn)),
         (Policy::QueueDepth, [UP, UP], (0, Why::Tie)),
-        (Policy::WEIGHTED_LATENCY, [UP, UP], (0, Why::Untried)),
-        (Policy::WEIGHTED_LATENCY, [down, UP], (1, Why::Only)),
+        (PER_CPU, [UP, UP], (0, Why::Untried)),
+        (PER_CPU, [down, UP], (1, Why::Only)),
         (Policy::Soonest, [UP, UP], (0, Why::Untried)),
         (Policy::Pid, [UP, UP], (0, Why::Reader)),
         (Policy::Latency, [UP, UP], (0, Why::Untried)),

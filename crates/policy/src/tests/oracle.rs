@@ -112,7 +112,9 @@ impl Oracle {
                     i,
                 )
             }),
-            Policy::RoundRobin { bytes } => self.in_turn(bytes, request.length, views),
+            Policy::RoundRobin { bytes } => {
+                self.in_turn(bytes, request.length, preferred(views), views.len())
+            }
             Policy::WeightedLatency(over) => {
                 let column = bucket(over, request.length) * 3 + column(request.group);
                 self.by_credit(column, views)
@@ -130,6 +132,12 @@ impl Oracle {
                 may.contains(&wanted).then_some(wanted).or(first)
             }
             Policy::Latency => self.others.least_latency(request, views, &self.in_flight),
+            Policy::RoundRobinLatency { bytes } => {
+                match self.others.tolerated(request, views, &self.in_flight) {
+                    Ok(tested) => Some(tested),
+                    Err(those) => self.in_turn(bytes, request.length, those, views.len()),
+                }
+            }
             Policy::ServiceTime => self.others.least_bytes(request, views),
             Policy::HistoricalServiceTime => {
                 self.others
@@ -143,8 +151,13 @@ impl Oracle {
         Some(PathIndex(chosen as u8))
     }
 
-    fn in_turn(&mut self, bytes: u64, length: u32, views: &[PathView]) -> Option<usize> {
-        let candidates = preferred(views);
+    fn in_turn(
+        &mut self,
+        bytes: u64,
+        length: u32,
+        candidates: Vec<usize>,
+        count: usize,
+    ) -> Option<usize> {
         let stays = self
             .last
             .filter(|last| self.handed < bytes && candidates.contains(last));
@@ -153,7 +166,7 @@ impl Oracle {
             (None, None) => *candidates.first()?,
             (None, Some(last)) => {
                 // Behind the last used; the last used itself comes round at the end.
-                *circle(candidates, (last + 1) % views.len(), views.len()).first()?
+                *circle(candidates, (last + 1) % count, count).first()?
             }
         };
         self.handed = if stays.is_some() { self.handed } else { 0 } + u64::from(length);
@@ -299,8 +312,14 @@ impl Oracle {
             let known: Vec<u128> = cells.iter().map(|it| of(it)).filter(|&it| it > 0).collect();
             known.iter().sum::<u128>() / known.len().max(1) as u128
         };
+        let weights: Vec<u128> = cells
+            .iter()
+            .map(|it| it.weight)
+            .filter(|&it| it > 0)
+            .collect();
+        let twice = 2 * weights.iter().sum::<u128>() / weights.len().max(1) as u128;
         PathStats {
-            weight: mean(|it| it.weight) as u32,
+            weight: twice.div_ceil(2) as u32,
             credit: cells.iter().map(|it| it.credit as u32).sum(),
             score: mean(|it| it.score) as u64,
             smoothed_ns: mean(|it| it.smoothed_ns) as u64,

@@ -59,6 +59,27 @@ impl Others {
         preferred(views).into_iter().min_by_key(key)
     }
 
+    /// Row B8: the first that is unknown and idle; else those within a fifth of the least, or all
+    /// where nothing is known.
+    pub fn tolerated(
+        &self,
+        request: &Request,
+        views: &[PathView],
+        in_flight: &[u64],
+    ) -> Result<usize, Vec<usize>> {
+        let mean = |path: usize| self.latency(path, column(request.group), request.now_ns);
+        let those = preferred(views);
+        let mut idle = those.iter().filter(|&&path| in_flight[path] == 0);
+        if let Some(&tested) = idle.find(|&&path| mean(path).is_none()) {
+            return Ok(tested);
+        }
+        let Some(least) = those.iter().filter_map(|&path| mean(path)).min() else {
+            return Err(those);
+        };
+        let fits = |path: &usize| mean(*path).is_some_and(|mean| mean * 100 <= least * 120);
+        Err(those.into_iter().filter(fits).collect())
+    }
+
     /// (in flight + incoming) / throughput, as fractions.
     pub fn least_bytes(&self, request: &Request, views: &[PathView]) -> Option<usize> {
         let mean = smoothed(6, None, self.lengths.iter().map(|&it| it.into())).unwrap_or(0) / 64;

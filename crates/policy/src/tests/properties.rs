@@ -61,12 +61,11 @@ pub(super) fn policy() -> impl Strategy<Value = Policy> {
         Just(Policy::Numa),
         Just(Policy::RoundRobin { bytes: 0 }),
         Just(Policy::RoundRobin { bytes: 16384 }),
+        Just(Policy::RoundRobinLatency { bytes: 0 }),
+        Just(Policy::RoundRobinLatency { bytes: 16384 }),
         Just(Policy::QueueDepth),
         Just(Policy::WEIGHTED_LATENCY),
-        Just(Policy::WeightedLatency(Aggregate {
-            per_numa: false,
-            buckets: true,
-        })),
+        Just(Policy::WeightedLatency(Aggregate::PER_CPU)),
         Just(Policy::Soonest),
         Just(Policy::Soonest),
         Just(Policy::Pid),
@@ -291,7 +290,7 @@ proptest! {
     /// Arbitrary text, and text that is nearly a policy or a knob.
     #[test]
     fn a1_a8_hostile_words_are_refused_or_read_again_as_the_same(
-        text in "\\PC*|(numa|round-robin|queue-depth|weighted-lat(ency)?|soonest)(:[0-9:k-]{0,9})?",
+        text in "\\PC*|(numa|round-robin(-latency)?|rr|rr-1m|rotation|queue-depth|weighted-lat(ency)?|soonest)(:[0-9:k-]{0,9})?",
         knob in "\\PC*|(0[xX]?)?[0-9a-f]{0,24}(h|m|s|ms|us|ns|µs)?",
     ) {
         match Policy::parse(&text) {

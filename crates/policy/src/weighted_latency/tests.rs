@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::limits::PATHS_MAX;
-use crate::tests::UP;
+use crate::tests::{PER_CPU, UP};
 use crate::types::{Aggregate, Ended, Policy, Request};
 use crate::{Hedging, KnobError, Selector, Ticket};
 use std::vec::Vec;
@@ -88,7 +88,7 @@ fn a2_the_warning_is_rate_limited() {
 #[test]
 fn a2_a_single_path_is_not_sampled() {
     for (paths, samples) in [(1, 0), (2, 1)] {
-        let mut selector = Selector::new(paths, Policy::WEIGHTED_LATENCY);
+        let mut selector = Selector::new(paths, PER_CPU);
         let request = Request {
             source: 0,
             group: Group::Read,
@@ -105,7 +105,7 @@ fn a2_a_single_path_is_not_sampled() {
 /// Also when the others have left, and their places are vacant.
 #[test]
 fn a2_a_path_that_is_left_alone_is_not_sampled() {
-    let mut selector = Selector::new(3, Policy::WEIGHTED_LATENCY);
+    let mut selector = Selector::new(3, PER_CPU);
     let mut expected = 0;
     for (path, is_present, samples) in [(0, false, 1), (2, false, 0), (0, true, 1), (0, false, 0)] {
         selector.set_present(PathIndex(path), is_present);
@@ -115,7 +115,7 @@ fn a2_a_path_that_is_left_alone_is_not_sampled() {
         assert_eq!(stats.samples, expected, "{path} {is_present}");
     }
     selector.set_policy(Policy::Numa);
-    selector.set_policy(Policy::WEIGHTED_LATENCY);
+    selector.set_policy(PER_CPU);
     serve_on(&mut selector, 1);
     let stats = selector.stats(PathIndex(1), Group::Read);
     assert_eq!(stats.samples, 0, "the change of policy forgets no vacancy");
@@ -304,7 +304,7 @@ fn a6_credits_share_out_io_in_proportion_to_weight() {
 /// be shared out nearly alike.
 #[test]
 fn a6_mixed_groups_keep_their_shares() {
-    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
+    let mut selector = Selector::new(2, PER_CPU);
     let groups = [Group::Read, Group::Write];
     for (group, weights) in groups.into_iter().zip([[21, 43], [32, 32]]) {
         for (path, weight) in weights.into_iter().enumerate() {
@@ -371,7 +371,7 @@ fn a8_timeout_0_closes_at_every_completion_of_a_turn() {
 
 #[test]
 fn a8_a_new_timeout_holds_from_the_next_completion() -> Result<(), KnobError> {
-    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
+    let mut selector = Selector::new(2, PER_CPU);
     let request = Request {
         source: 0,
         group: Group::Read,
@@ -421,7 +421,7 @@ fn t42_time_that_goes_back_closes_no_window() {
 /// T43: errors that complete fast must not attract I/O.
 #[test]
 fn t43_failed_io_is_never_a_sample() {
-    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
+    let mut selector = Selector::new(2, PER_CPU);
     let request = Request {
         source: 0,
         group: Group::Read,

@@ -231,7 +231,7 @@ pub(super) fn policy(random: &mut Random) -> Policy {
         Policy::Numa,
         Policy::RoundRobin { bytes: 0 },
         Policy::QueueDepth,
-        Policy::WeightedLatency(Aggregate::default()),
+        Policy::WeightedLatency(Aggregate::PER_CPU),
         Policy::Soonest,
         Policy::Soonest,
     ];

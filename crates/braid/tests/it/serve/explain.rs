@@ -107,9 +107,10 @@ fn words(bytes: &[u8]) -> String {
 }
 
 /// Key of what a policy goes by.
-const POLICIES: [(&str, &str); 10] = [
+const POLICIES: [(&str, &str); 11] = [
     ("numa", "distance"),
     ("round-robin", "before"),
+    ("round-robin-latency", "recent_ns"),
     ("queue-depth", "in_flight"),
     ("weighted-latency", "weight"),
     ("soonest", "known"),
