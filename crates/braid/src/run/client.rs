@@ -417,20 +417,31 @@ fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
             return writeln!(text, "{}: {why}", word(&value["volume"]));
         }
         let shown = word(&value["policy"]);
-        let all = policy::Policy::parse(shown).map_or_else(|_| shown.to_owned(), all_policies);
+        let all = policy::Policy::parse(shown).map_or_else(
+            |_| shown.to_owned(),
+            |active| all_policies(&values_of(value), active),
+        );
         writeln!(text, "{}: {all}", word(&value["volume"]))
     })
 }
 
-/// All policies on one line, the active one in brackets, with its value (row B5).
-pub(super) fn all_policies(active: policy::Policy) -> String {
-    let shown = policy::Policy::EACH.map(|one| {
-        if std::mem::discriminant(&one) == std::mem::discriminant(&active) {
-            return format!("[{active}]");
-        }
-        one.to_string()
-    });
-    shown.join(" ")
+/// The values of all policies, as an answer has them.
+pub(super) fn values_of(answer: &Value) -> policy::Values {
+    let mut values = policy::Values::default();
+    // An older engine has only the policy in force.
+    let kept = items(&answer["policies"]).chain(Some(&answer["policy"]));
+    let kept = kept.filter_map(|it| policy::Policy::parse(word(it)).ok());
+    kept.for_each(|it| values.note(it));
+    values
+}
+
+/// All policies with their values on one line, the active one in brackets (row B5).
+pub(super) fn all_policies(values: &policy::Values, active: policy::Policy) -> String {
+    let bracketed = |one: policy::Policy| match one == active {
+        true => format!("[{one}]"),
+        false => one.to_string(),
+    };
+    values.iter().map(bracketed).collect::<Vec<_>>().join(" ")
 }
 
 fn knob(verb: &KnobVerb) -> anyhow::Result<()> {

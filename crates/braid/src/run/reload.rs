@@ -25,6 +25,7 @@ use super::rename::Renames;
 use super::service::{Service, State};
 use super::volumes::Running;
 use crate::control::server::Caller;
+use crate::log;
 use anyhow::{anyhow, bail};
 use engine::host::PathState;
 use engine::mirror::LegReport;
@@ -428,6 +429,13 @@ pub fn set(
     let number = state.volumes.number(name).ok()?;
     match change {
         Change::SetPolicy(_, policy, knobs) => {
+            let it = &mut state.volumes[number];
+            let before = it.of.policy;
+            it.values.note(before);
+            it.values.note(*policy);
+            if before != *policy {
+                log::say(format!("{name}: policy changed from {before} to {policy}"));
+            }
             service.senders.set_policy(number, *policy, *knobs);
             Some(format!("{name}: policy {policy}"))
         }

@@ -13,7 +13,8 @@ use crate::hedges;
 use crate::uri::{PathKeys, UriKind};
 use cores::CoreReport;
 use engine::host::{HedgeStats, PathReport, PathState};
-use policy::PathStats;
+use policy::limits::{BUCKETS, FIRST_BUCKET_BYTES};
+use policy::{PathStats, Policy};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
@@ -28,6 +29,37 @@ pub struct Report<'a> {
     state: MutexGuard<'a, State>,
     cores: Vec<CoreReport>,
     service: &'a Service,
+}
+
+/// Statistics of one core, path and group, and of each size that had I/O (row A9).
+fn of_core(core: usize, report: &PathReport, group: usize) -> Value {
+    let values = |of: &PathStats| {
+        json!({
+            "weight": of.weight,
+            "credit": of.credit,
+            "score": of.score,
+            "smoothed_ns": of.smoothed_ns,
+            "selections": of.selections,
+            "samples": of.samples,
+            "ignored": of.ignored,
+        })
+    };
+    let mut shown = values(&report.groups[group]);
+    shown["core"] = core.into();
+    let Some(buckets) = report.buckets.get(group) else {
+        return shown;
+    };
+    let used = (0..)
+        .zip(buckets)
+        .filter(|(_, of)| **of != PathStats::default());
+    let used = used.map(|(bucket, of)| {
+        let mut shown = values(of);
+        let is_last = bucket + 1 == BUCKETS;
+        shown["below"] = (!is_last).then_some(FIRST_BUCKET_BYTES << bucket).into();
+        shown
+    });
+    shown["buckets"] = used.collect();
+    shown
 }
 
 /// How well a volume is.
@@ -404,26 +436,36 @@ impl<'a> Report<'a> {
         hedges::json(&all, reads.saturating_sub(all.sent))
     }
 
-    /// Row A9: the weight is the mean over the cores that have one, counts are sums.
+    /// Row A9: the weight is the mean over the cores that have one, rounded; counts are sums. Under
+    /// `weighted-latency` also what each core has.
     fn group(&self, volume: u16, path: usize, group: usize) -> Value {
-        let stats: Vec<PathStats> = self
-            .reports(volume, path)
-            .map(|report| report.groups[group])
-            .collect();
-        let mean = |of: fn(&PathStats) -> u64| {
-            let known = stats.iter().map(of).filter(|value| *value > 0);
-            let (sum, count) = known.fold((0, 0), |(sum, count), value| (sum + value, count + 1));
-            sum / u64::max(count, 1)
+        let place = self.place(volume, path);
+        let all = self.cores.iter().enumerate().filter_map(|(core, it)| {
+            let report = it.volumes.get(usize::from(volume))?.get(place?)?;
+            Some((core, report))
+        });
+        let all: Vec<(usize, &PathReport)> = all.collect();
+        let stats = || all.iter().map(|(_, report)| &report.groups[group]);
+        let sum = |of: fn(&PathStats) -> u64| -> u64 { stats().map(of).sum() };
+        let known = |of: fn(&PathStats) -> u64| {
+            let count = stats().map(of).filter(|value| *value > 0).count();
+            count.max(1) as u64
         };
-        let sum = |of: fn(&PathStats) -> u64| -> u64 { stats.iter().map(of).sum() };
-        json!({
-            "weight": mean(|stats| stats.weight.into()),
+        let mean = |of: fn(&PathStats) -> u64| sum(of) / known(of);
+        let weight = |stats: &PathStats| u64::from(stats.weight);
+        let mut shown = json!({
+            "weight": (sum(weight) + known(weight) / 2) / known(weight),
             "smoothed_ns": mean(|stats| stats.smoothed_ns),
             "score": mean(|stats| stats.score),
             "selections": sum(|stats| stats.selections),
             "samples": sum(|stats| stats.samples),
             "ignored": sum(|stats| stats.ignored),
-        })
+        });
+        if let Policy::WeightedLatency(_) = self.state.volumes[volume].of.policy {
+            let cores = all.iter().map(|(core, it)| of_core(*core, it, group));
+            shown["cores"] = cores.collect();
+        }
+        shown
     }
 
     fn exports(&self, volume: u16) -> Vec<Value> {

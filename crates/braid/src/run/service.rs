@@ -32,6 +32,7 @@ use crate::control::call::Nothing;
 use crate::control::rpc::ControlError;
 use crate::control::server::{Caller, Methods};
 use crate::ends::Known as KnownEnd;
+use crate::log;
 use crate::output;
 use crate::units::format_bytes;
 use cores::RunControl;
@@ -364,7 +365,17 @@ impl Service {
         let mut state = self.state();
         let there = state.volumes.has(volume);
         let it = state.volumes.meant(volume);
-        let is_new = it.is_some_and(|it| it.info.replace(info).is_none());
+        let is_new = it.is_some_and(|it| {
+            let is_new = it.info.replace(info).is_none();
+            // A file is read before any path shows its blocks (row B2).
+            if is_new && let Err(why) = it.check_blocks(it.of.policy) {
+                let (name, policy) = (&it.of.name, it.of.policy);
+                log::say(format!(
+                    "{name}: policy {policy}: {why}; turns end between blocks"
+                ));
+            }
+            is_new
+        });
         if is_new {
             self.direct_hosts(&state);
         }
@@ -413,7 +424,7 @@ impl Service {
 
     fn policy(&self, params: PolicyParams) -> Result<Value, ControlError> {
         let name = &params.volume;
-        let (policy, chosen) = {
+        let (policy, chosen, mut values) = {
             let state = self.state();
             let volume = state.volumes.number(name)?;
             let it = &state.volumes[volume];
@@ -426,11 +437,15 @@ impl Service {
             let count = last.map_or(0, |last| usize::from(last) + 1);
             let chosen = chosen.map(|text| {
                 let policy = Policy::parse(&text);
-                let fits = policy.and_then(|it| it.check(count).map(|()| it));
+                let fits = policy.and_then(|policy| {
+                    policy.check(count)?;
+                    it.check_blocks(policy).map(|()| policy)
+                });
                 fits.map_err(|error| ControlError::params(format!("\"{text}\": {error}")))
             });
-            (it.of.policy, chosen.transpose()?)
+            (it.of.policy, chosen.transpose()?, it.values)
         };
+        values.note(policy);
         if let Some(policy) = chosen {
             self.choose(name, |it| {
                 it.of.policy = policy;
@@ -438,7 +453,9 @@ impl Service {
             })?;
         }
         let policy = chosen.unwrap_or(policy);
-        Ok(json!({"volume": name, "policy": policy.to_string()}))
+        values.note(policy);
+        let all: Vec<_> = values.iter().map(|it| it.to_string()).collect();
+        Ok(json!({"volume": name, "policy": policy.to_string(), "policies": all}))
     }
 
     fn knob(&self, params: KnobParams) -> Result<Value, ControlError> {

@@ -209,7 +209,57 @@ fn show_path(text: &mut String, path: &Value) -> Result {
         ]);
     }
     text.push_str(&table.render(Style::of_stdout(), |_| String::new()));
+    show_cores(text, path);
     Ok(())
+}
+
+/// What `weighted-latency` has on each core, by group and size (row A9); nothing where no core has
+/// anything.
+fn show_cores(text: &mut String, path: &Value) {
+    let headings = [
+        "   core", "chosen", "weight", "credit", "smoothed", "score", "samples", "ignored",
+    ];
+    let mut table = Table::new(1, &headings);
+    let mut is_empty = true;
+    for group in ["read", "write", "other"] {
+        for core in items(&path["groups"][group]["cores"]) {
+            let sizes: Vec<&Value> = match core["buckets"].is_array() {
+                true => items(&core["buckets"]).collect(),
+                false => Some(core).into_iter().collect(),
+            };
+            for of in sizes.into_iter().filter(|it| has_any(it)) {
+                is_empty = false;
+                let count = |key: &str| short_count(number(&of[key]));
+                table.row(vec![
+                    format!("   {} {group}{}", number(&core["core"]), size(of)),
+                    count("selections"),
+                    count("weight"),
+                    count("credit"),
+                    format_ns(number(&of["smoothed_ns"]) as f64),
+                    count("score"),
+                    count("samples"),
+                    count("ignored"),
+                ]);
+            }
+        }
+    }
+    if !is_empty {
+        text.push_str(&table.render(Style::of_stdout(), |_| String::new()));
+    }
+}
+
+fn has_any(of: &Value) -> bool {
+    let keys = ["selections", "weight", "samples", "ignored"];
+    keys.iter().any(|key| number(&of[key]) > 0)
+}
+
+/// Sizes of a bucket; nothing where all are together.
+fn size(of: &Value) -> String {
+    match (of.get("below"), of["below"].as_u64()) {
+        (None, _) => String::new(),
+        (_, Some(below)) => format!(" <{}K", below >> 10),
+        (_, None) => " 1M+".into(),
+    }
 }
 
 /// Where it is not what it is by default.

@@ -18,7 +18,7 @@ use crate::uri::PathUri;
 use engine::host::VolumeInfo;
 use engine::mirror::{LegReport, MIRRORS_FROM};
 use multipath::Namespace;
-use policy::PathIndex;
+use policy::{PathIndex, Policy, PolicyError, Values};
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
@@ -48,6 +48,8 @@ pub struct Running {
     pub told: Option<String>,
     /// Why it is used without a mark, where its configuration allows that.
     pub unmarked: Option<String>,
+    /// The values of policies that were set, those in force before included (row B5).
+    pub values: Values,
     /// A path that joins: it may be written to before its answer is heard.
     pub joining: Option<PathSpec>,
     /// Of a mirror that was told to stop: its legs as they were shown then.
@@ -87,6 +89,7 @@ impl Running {
             barred: None,
             told: None,
             unmarked: None,
+            values: Values::default(),
             joining: None,
             stopped: None,
             of: Volume {
@@ -167,6 +170,15 @@ impl Running {
         let paths = self.entries.keys();
         self.of = Volume { paths, ..of };
         renamed.collect()
+    }
+
+    /// Whether `policy` fits its blocks (row B2), once they are known.
+    ///
+    /// # Errors
+    /// Its value is no multiple of them.
+    pub fn check_blocks(&self, policy: Policy) -> Result<(), PolicyError> {
+        let blocks = self.info.map(|info| 1 << info.block_shift);
+        blocks.map_or(Ok(()), |bytes| policy.check_blocks(bytes))
     }
 
     /// Another relative throughput and distance of a path; its number, if the engine has it.

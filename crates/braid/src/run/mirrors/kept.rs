@@ -9,6 +9,7 @@ use super::orders::SEEN_WAIT;
 use super::speed as speed_as_configured;
 use crate::control::limits::ANSWER_WAIT;
 use crate::control::rpc::ControlError;
+use crate::log;
 use crate::run::call::MirrorParams;
 use crate::run::desired::CopySpeed;
 use crate::run::plan::Change;
@@ -196,11 +197,19 @@ impl Service {
             if report.superblock.is_none() {
                 return Ok(json!({"volume": name, "policy": null, "why": POLICY_UNKNOWN}));
             }
-            return Ok(json!({"volume": name, "policy": report.policy.to_string()}));
+            let shown = report.policy.to_string();
+            let all = self.values_of(volume, report.policy);
+            return Ok(json!({"volume": name, "policy": shown, "policies": all}));
         };
         let slots = report.legs.iter().filter_map(|leg| leg.slot);
         let slots = slots.max().map_or(0, |last| usize::from(last) + 1);
-        let policy = Policy::parse(word).and_then(|it| it.check(slots).map(|()| it));
+        let policy = Policy::parse(word).and_then(|policy| {
+            policy.check(slots)?;
+            let state = self.state();
+            let it = state.volumes.get(volume);
+            it.map_or(Ok(()), |it| it.check_blocks(policy))
+                .map(|()| policy)
+        });
         let policy =
             policy.map_err(|error| ControlError::params(format!("\"{word}\": {error}")))?;
         if report.state != MirrorState::Running {
@@ -212,6 +221,24 @@ impl Service {
         self.has_room(volume, &report, |it| it.set("policy", &kept))?;
         self.senders.set_policy(volume, policy, report.knobs);
         self.wait_kept(volume)?;
-        Ok(json!({"volume": name, "policy": kept}))
+        let (before, policy) = (report.policy, engine::mirror::for_mirror(policy));
+        if before != policy {
+            log::say(format!("{name}: policy changed from {before} to {policy}"));
+        }
+        self.values_of(volume, before);
+        let all = self.values_of(volume, policy);
+        Ok(json!({"volume": name, "policy": kept, "policies": all}))
+    }
+
+    /// Notes the policy in force; the values of all that were set (row B5).
+    fn values_of(&self, volume: u16, policy: Policy) -> Vec<String> {
+        let mut state = self.state();
+        match state.volumes.get_mut(volume) {
+            Some(it) => {
+                it.values.note(policy);
+                it.values.iter().map(|it| it.to_string()).collect()
+            }
+            None => Vec::new(),
+        }
     }
 }

@@ -123,6 +123,8 @@ impl Report<'_> {
         let it = self.of_mirror(volume);
         let superblock = it.and_then(|it| it.superblock);
         let knobs = it.map_or(self.state.volumes[volume].of.knobs(), |it| it.knobs);
+        let values = self.state.volumes[volume].values.iter();
+        let policies: Vec<_> = values.map(|it| it.to_string()).collect();
         json!({
             "name": of.name,
             "kind": "mirror",
@@ -133,6 +135,7 @@ impl Report<'_> {
             "note": self.mirror_note(volume),
             "started_without": it.map(|it| &it.started_without),
             "policy": self.policy(volume),
+            "policies": policies,
             "ewma_shift": knobs.ewma_shift,
             "weight_timeout_ns": knobs.weight_timeout_ns,
             "event": superblock.map(|it| it.event),

@@ -1,7 +1,7 @@
 //! A mirror's legs, for people.
 use super::paragraph;
 use crate::output::Style;
-use crate::run::client::all_policies;
+use crate::run::client::{all_policies, values_of};
 use crate::table::Table;
 use crate::units::{format_bytes, format_count, short_bytes, short_count};
 use policy::Policy;
@@ -24,7 +24,7 @@ pub(super) fn show(text: &mut String, mirror: &Value) -> Result {
         paragraph(text, "", &held)?;
     }
     if let Ok(policy) = Policy::parse(word(&mirror["policy"])) {
-        paragraph(text, "policy: ", &all_policies(policy))?;
+        paragraph(text, "policy: ", &all_policies(&values_of(mirror), policy))?;
     }
     for leg in items(&mirror["legs"]) {
         show_leg(text, leg)?;

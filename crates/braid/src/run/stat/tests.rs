@@ -73,6 +73,51 @@ v0: degraded, weighted-latency
      risk: it is risky
 ";
 
+/// A row for each core, group and size that had I/O, within 80 columns.
+#[test]
+fn a9_weighted_latency_is_shown_by_core_and_size() {
+    let bucket = |below: Value, weight: u64| {
+        json!({
+            "below": below, "weight": weight, "credit": 64, "score": 123_456_789,
+            "smoothed_ns": 29_995_000, "selections": 999_949, "samples": 18_446_744, "ignored": 9,
+        })
+    };
+    let mut of = volume();
+    let groups = &mut of["paths"][0]["groups"];
+    groups["read"]["cores"] = json!([{
+        "core": 127, "buckets": [bucket(32768.into(), 64), bucket(Value::Null, 1)],
+    }]);
+    let mut plain = bucket(Value::Null, 48);
+    plain.as_object_mut().unwrap().remove("below");
+    plain["core"] = 3.into();
+    groups["write"]["cores"] = json!([plain, {"core": 4, "weight": 0, "selections": 0}]);
+    let mut text = String::new();
+    show(&mut text, &json!({"volumes": [of]})).unwrap();
+    let rows = text.split_once("   core").unwrap().1;
+    let rows: Vec<Vec<&str>> = rows
+        .lines()
+        .skip(1)
+        .take(3)
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        rows[0][..6],
+        ["127", "read", "<32K", "1.00", "M", "64"],
+        "{text}"
+    );
+    assert_eq!(
+        rows[1][..6],
+        ["127", "read", "1M+", "1.00", "M", "1"],
+        "{text}"
+    );
+    assert_eq!(rows[2][..5], ["3", "write", "1.00", "M", "48"], "{text}");
+    assert!(!text.contains("4 write"), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+}
+
 #[test]
 fn what_waits_and_why_is_said_within_80_columns() {
     let mut text = String::new();
