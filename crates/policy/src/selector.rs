@@ -155,8 +155,8 @@ impl Selector {
         Ok(())
     }
 
-    /// Whether there is a path of this index: the table may have vacant places. All are there unless
-    /// it was said otherwise. While one path is left weighted-latency takes no samples (row A2).
+    /// Whether there is a path of this index: the table may have vacant places. All are there at
+    /// first. While one path is left weighted-latency takes no samples (row A2).
     pub fn set_present(&mut self, path: PathIndex, is_present: bool) {
         if usize::from(path.0) < self.paths {
             let bit = 1 << path.0;

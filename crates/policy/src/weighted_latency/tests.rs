@@ -119,7 +119,7 @@ fn a2_a_path_that_is_left_alone_is_not_sampled() {
     serve_on(&mut selector, 1);
     let stats = selector.stats(PathIndex(1), Group::Read);
     assert_eq!(stats.samples, 0, "the change of policy forgets no vacancy");
-    // What a table gains is there.
+    // New paths of the table are there.
     selector.set_paths(5).unwrap();
     serve_on(&mut selector, 1);
     assert_eq!(selector.stats(PathIndex(1), Group::Read).samples, 1);
