@@ -100,8 +100,10 @@ pub enum RunEvent {
     Released(PathKind),
     /// See [`HostEvent::Disconnected`].
     Disconnected(Disconnected),
-    /// A withdrawn export has no client left.
-    Vacated(u32),
+    /// A withdrawn export has no client left on this core.
+    Vacated(u16, u32),
+    /// A controller of the volume grants fewer I/O queues than there are cores.
+    FewQueues(u16),
     /// The NVMe/TCP server in a place of a core has left it, as it was told to.
     Ended(u16, u16),
     /// The answer to a change.
@@ -260,7 +262,9 @@ impl RunMachine {
                 ExportEvent::Unfit { volume, nsid, why } => {
                     self.tell(RunEvent::Unfit(volume, nsid, why.to_string()));
                 }
-                ExportEvent::Vacated(export) => self.tell(RunEvent::Vacated(export)),
+                ExportEvent::Vacated(export) => {
+                    self.tell(RunEvent::Vacated(self.core, export));
+                }
                 ExportEvent::Ended(place) => self.tell(RunEvent::Ended(self.core, place)),
                 ExportEvent::Client {
                     export,
@@ -303,6 +307,11 @@ impl RunMachine {
 
     /// Facts that core 0 learnt of a path, for the others.
     fn publish(&mut self, news: &PathNews) {
+        if let PathNews::Found(facts) = news
+            && usize::from(facts.controller.io_queues) < self.peers.len()
+        {
+            self.tell(RunEvent::FewQueues(facts.volume));
+        }
         for peer in self.peers.iter_mut().flatten() {
             peer.send(RunControl::Export(of_path(news.clone())));
         }

@@ -10,10 +10,11 @@
 //! * `places`: what is kept of each request; `stall`: clients that keep others from memory
 //!
 //! # Contract
-//! A flush on one connection covers all, and changes that overlap are executed one after the other,
-//! also where a volume has clients on other cores (`cross_core`). All clients of a mirror are on
-//! one core: the program sees to that. An export is a number of the program's; connections are
-//! accepted on the listener of that number, or adopted.
+//! An export is a number of the program's; connections are accepted on the listener of that number,
+//! or adopted. One of a multipath volume may be offered on every core: a flush on any connection
+//! covers what any core has acknowledged, which the volume sees to, and changes that overlap are
+//! executed one after the other, on whichever cores they come (`cross_core`). Each core speaks for
+//! its own clients.
 //!
 //! When a volume is removed its offers are withdrawn and its clients end: its number may be
 //! another's next, and none of them reaches that one.
@@ -125,7 +126,7 @@ pub enum ExportControl {
     /// Offer what is offered under a number as something else: clients that are there are treated
     /// as by [`Self::Withdraw`], but the number is not free, and nobody says that it is.
     Renew(u32, Offer, u64),
-    /// Of a volume that core 0 has said [`HostEvent::Refused`] of, to the core of its clients.
+    /// Of a volume that core 0 has said [`HostEvent::Refused`] of, to the cores of its clients.
     Refused(u16, Option<String>),
     /// Export and client of the next connection that is adopted.
     Source(u32, Reader),
@@ -361,6 +362,8 @@ impl NbdServer {
     }
 
     pub fn expect_source(&mut self, export: u32, source: Reader) {
+        // One that is still here is of a connection that the reactor turned away.
+        self.sources.retain(|(of, _)| *of != export);
         self.sources.push_back((export, source));
     }
 

@@ -10,6 +10,7 @@
 //! closed too: closing with unread bytes would reset, and the peer might lose our last words. All
 //! of it within `CLOSE_WAIT_NS`.
 use crate::limits::{CLOSE_WAIT_NS, EXTENTS_MAX, UNSENT_MAX};
+use crate::mailbox::Kept;
 use crate::reactor::{Reactor, Tag};
 use crate::receive::Inbound;
 use engine::Machine;
@@ -58,6 +59,8 @@ pub(crate) struct Connection {
     /// The peer connected to us; from this address, where that has a share.
     pub(crate) accepted: bool,
     pub(crate) peer: Option<IpAddr>,
+    /// Dropped with it.
+    pub(crate) kept: Option<Kept>,
     /// Steps of sending; and how many there were at the last look, if it was sending.
     pub(crate) moves: u32,
     pub(crate) looked: Option<u32>,
@@ -154,12 +157,12 @@ where
     }
 
     /// A connection was accepted on a listener: the machine takes or refuses it.
-    pub(crate) fn adopt(&mut self, listener: u32, socket: OwnedFd) {
+    pub(crate) fn adopt(&mut self, listener: u32, socket: OwnedFd, kept: Option<Kept>) {
         if self.stopping {
             return;
         }
         let peer = self.admission.peer(&socket);
-        if let Err(turned_away) = self.admission.admits(peer, self.now_ns) {
+        if let Err(turned_away) = self.admission.enter(peer, self.now_ns) {
             if let (Some(count), Some(peer)) = (turned_away, peer) {
                 tracing::warn!(
                     "{count} connections turned away, the last one from {peer}: it has as many as \
@@ -169,9 +172,9 @@ where
             return;
         }
         let Some(conn) = self.machine.handle_accepted(listener, self.now_ns) else {
+            self.admission.leave(peer);
             return;
         };
-        self.admission.enter(peer);
         // Fail only on a socket that is dead already, which the first receive will say, or that
         // isn't TCP.
         let _ = os::set_no_delay(&socket);
@@ -185,6 +188,7 @@ where
         connection.socket = Some(Fd::new(socket));
         connection.phase = Phase::Open;
         (connection.accepted, connection.peer) = (true, peer);
+        connection.kept = kept;
         // The peer of a new connection usually sends first, and may have done so already.
         connection.nonempty = true;
         self.unarmed.push(conn);

@@ -50,9 +50,10 @@ mod volatile;
 pub mod watchdog;
 pub mod workers;
 
+pub use admission::PeerLimit;
 pub use error::RuntimeError;
 pub use file::FileDevice;
-pub use mailbox::{Mailbox, SendError, Sender};
+pub use mailbox::{Kept, Mailbox, SendError, Sender};
 pub use memory::MemoryDevice;
 pub use outbox::Outbox;
 pub use passthrough::PassthroughDevice;
@@ -92,8 +93,9 @@ pub struct ReactorConfig {
     pub spin: bool,
     /// Arena bytes (address space; memory is used as it is touched).
     pub arena_bytes: u64,
-    /// Most connections from one address to this reactor; `None`: no bound but the machine's.
-    pub per_peer_max: Option<u32>,
+    /// Most connections from one address, to all reactors with this limit; `None`: no bound but the
+    /// machine's.
+    pub per_peer_max: Option<PeerLimit>,
     /// Addresses that `Output::Open` refers to; [`NOWHERE`]: not known yet.
     pub addresses: Vec<SocketAddr>,
     /// Listeners, already bound.

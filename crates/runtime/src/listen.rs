@@ -55,7 +55,7 @@ where
 
     pub(crate) fn handle_accept(&mut self, index: u32, completion: Completion) {
         if let Returned::Accepted(socket) = completion.returned {
-            self.adopt(index, socket);
+            self.adopt(index, socket, None);
             self.listeners[index as usize].told = false;
         }
         if completion.more {

@@ -8,6 +8,7 @@ use crate::device::Opened;
 use crate::limits::MAILBOX_MAX;
 use crate::{Device, RuntimeError};
 use engine::LocalDevice;
+use std::any::Any;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -57,13 +58,17 @@ impl Wake {
 pub(crate) enum Mail<C> {
     /// For the machine.
     Control(C),
-    /// A socket accepted elsewhere, and the number of the listener to report for it.
-    Adopt(u32, OwnedFd),
+    /// A socket accepted elsewhere, the number of the listener to report for it, and what is kept
+    /// with it.
+    Adopt(u32, OwnedFd, Option<Kept>),
     /// Sets the address of an address number.
     Address(u32, SocketAddr),
     /// Sets the device of a device number.
     Device(LocalDevice, Option<Box<Opened>>),
 }
+
+/// Kept by the reactor with a connection, and dropped once that has ended or was turned away.
+pub type Kept = Box<dyn Any + Send>;
 
 /// Sends messages to a reactor from any thread; wakes it. Cloneable.
 #[derive(Debug)]
@@ -101,9 +106,10 @@ impl<C: Send> Sender<C> {
 
     /// Hands over a connected stream socket (TCP or Unix) that the caller accepted: the machine
     /// hears `handle_accepted(listener)`, in order with the messages sent before. The number need
-    /// not be one of `ReactorConfig::listeners`. False if the reactor is gone.
-    pub fn adopt(&self, listener: u32, socket: OwnedFd) -> bool {
-        let sent = self.queue.send(Mail::Adopt(listener, socket)).is_ok();
+    /// not be one of `ReactorConfig::listeners`. `kept` is dropped when the connection has ended, or
+    /// at once where it is turned away. False if the reactor is gone.
+    pub fn adopt(&self, listener: u32, socket: OwnedFd, kept: Option<Kept>) -> bool {
+        let sent = self.queue.send(Mail::Adopt(listener, socket, kept)).is_ok();
         self.wake.raise();
         sent
     }

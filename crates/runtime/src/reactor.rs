@@ -267,7 +267,7 @@ where
         for _ in 0..MAILBOX_MAX {
             match self.mailbox.take() {
                 Some(Mail::Control(message)) => self.machine.handle_control(message, self.now_ns),
-                Some(Mail::Adopt(listener, socket)) => self.adopt(listener, socket),
+                Some(Mail::Adopt(listener, socket, kept)) => self.adopt(listener, socket, kept),
                 Some(Mail::Address(number, address)) => {
                     let at = number as usize;
                     if at >= self.addresses.len() {

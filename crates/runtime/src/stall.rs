@@ -126,7 +126,7 @@ mod tests {
         let mut reactor = Reactor::new(config, Talker::default(), mailbox).unwrap();
         let (mine, mut peer) = UnixStream::pair().unwrap();
         peer.set_nonblocking(true).unwrap();
-        reactor.adopt(0, mine.into());
+        reactor.adopt(0, mine.into(), None);
         settle(&mut reactor);
         assert!(
             reactor.connections[0].sending.is_some(),

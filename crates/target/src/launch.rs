@@ -12,9 +12,8 @@ use engine::machine::{Around, Machine, Memory};
 use engine::target::{Board, Faults, Log, TargetConfig, TargetControl, TargetEngine};
 use nvme::controller::{DiscoveryChange, NamespaceConfig, PortConfig, SubsystemConfig};
 use paths::uri::zone;
-use runtime::{Handle, ReactorConfig, ReactorStats, Sender};
+use runtime::{Handle, PeerLimit, ReactorConfig, ReactorStats, Sender};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use terminal::output;
 
@@ -131,7 +130,9 @@ pub fn launch(config: &Config, waker: Option<Waker>) -> anyhow::Result<Launched>
         cpu: config.cpu,
         spin: config.spin,
         arena_bytes: config.buffers.0,
-        per_peer_max: config.connections_per_host.map(NonZeroU32::get),
+        per_peer_max: config
+            .connections_per_host
+            .map(|most| PeerLimit::new(most.get())),
         addresses: Vec::new(),
         listeners,
         devices: backends

@@ -4,13 +4,14 @@
 //! # Contract
 //! A Unix socket is private (0600) unless its export says more, and taken over only if nobody
 //! answers on it. TCP is loopback unless the address says otherwise.
+use super::seats::Seats;
 use crate::control::access::Access;
 use crate::control::socket::PrivateSocket;
 use crate::log;
 use crate::uri::zone;
 use anyhow::{Context, bail};
 use broker::VolumeAddress;
-use runtime::Sender;
+use runtime::Kept;
 use std::fmt;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,9 +21,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cores::RunControl;
+use cores::{RunControl, Sender};
 use engine::export::{ExportControl, Reader};
-use engine::limits::EXPORTS_MAX;
 
 /// Pause when a client couldn't be accepted: out of descriptors, most likely, which come back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -182,16 +182,18 @@ impl Bound {
 pub enum Towards {
     /// They are disconnected; why, is logged now and then.
     Nobody(Option<String>),
-    /// They become those of a listener of the engine, on this core.
-    Listener(u32, Sender<RunControl>),
+    /// They are hosts at a port of an NVMe/TCP server, on this core.
+    Listener(u32, Sender),
+    /// They are NBD clients of an export, each on a core of its own.
+    Export(u32, Arc<Seats>),
 }
 
 impl Towards {
     /// Number of the export over NBD that they are clients of.
     fn nbd(&self) -> Option<u32> {
         match self {
-            Self::Listener(number, _) => Some(*number).filter(|it| *it < EXPORTS_MAX),
-            Self::Nobody(_) => None,
+            Self::Export(number, _) => Some(*number),
+            Self::Listener(..) | Self::Nobody(_) => None,
         }
     }
 }
@@ -243,8 +245,13 @@ impl Accepting {
                     }
                 };
                 warned = false;
-                let (number, to) = match &*target {
-                    Towards::Listener(number, to) => (*number, to),
+                let (number, to, seat) = match &*target {
+                    Towards::Listener(number, to) => (*number, to, None),
+                    Towards::Export(number, seats) => {
+                        let (to, seat) = seats.take();
+                        let seat: Kept = Box::new(seat);
+                        (*number, to, Some(seat))
+                    }
                     Towards::Nobody(why) => {
                         let is_due = refused.is_none_or(|it| it.elapsed() > REFUSED_PAUSE);
                         if let Some(why) = why.as_ref().filter(|_| is_due) {
@@ -258,7 +265,7 @@ impl Accepting {
                 let source = target.nbd().map(|_| reader(&socket, unix));
                 let source = source.map(|it| ExportControl::Source(number, it));
                 let told = source.is_none_or(|it| to.send(RunControl::Export(it)));
-                if !told || !to.adopt(number, socket) {
+                if !told || !to.adopt(number, socket, seat) {
                     return;
                 }
             }

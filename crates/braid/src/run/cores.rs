@@ -5,11 +5,12 @@ use super::late::{self, Absent};
 use super::marks::Before;
 use super::mirrors::{self, Found, Mirrors};
 use super::nvme_exports::{self, CONNECTIONS_MAX};
+use super::seats::{CoreSeats, Seats};
 use super::volumes::AT_START;
 use crate::board::{Board, node_of};
 use crate::cli::Usage;
 use crate::ends::{Known, Resources, VolumePlan};
-use ::cores::{CoreReport, Explain, PathStanding, RunControl, RunEvent, RunMachine};
+use ::cores::{CoreReport, Explain, PathStanding, RunControl, RunEvent, RunMachine, Sender};
 use anyhow::bail;
 use engine::Core;
 use engine::export::{ExportConfig, ExportControl};
@@ -20,12 +21,11 @@ use engine::{LocalDevice, Span};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
 use runtime::watchdog::STUCK_GRACE;
-use runtime::{Device, Handle, Mailbox, ReactorConfig, Sender};
-use std::collections::BTreeMap;
+use runtime::{Device, Handle, Mailbox, PeerLimit, ReactorConfig};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Most I/Os in flight on each core.
@@ -51,11 +51,7 @@ type Opened = (Resources, Vec<VolumeConfig>, Vec<Absent>);
 /// Running cores.
 pub struct Cores {
     handles: Vec<Handle<RunMachine>>,
-    homes: Homes,
-    /// See [`Senders::free_mirror`].
-    mirrors_max: usize,
-    /// See [`Config::nvme_places`].
-    nvme_places: usize,
+    senders: Senders,
     /// Where the paths lead.
     pub known: Vec<Known>,
     /// Volumes that begin without some of their paths.
@@ -67,8 +63,11 @@ pub struct Cores {
 /// For speaking to them.
 #[derive(Clone)]
 pub struct Senders {
-    all: Vec<Sender<RunControl>>,
+    all: Vec<Sender>,
     homes: Homes,
+    cores: Arc<CoreSeats>,
+    /// By volume.
+    seats: Arc<Mutex<BTreeMap<u16, Arc<Seats>>>>,
     /// Mirrors that each core has memory for.
     mirrors_max: usize,
     /// Places of each core for subsystems, as reserved at the start.
@@ -76,7 +75,30 @@ pub struct Senders {
 }
 
 /// See [`Config::homes`]; volumes that were opened later included.
-type Homes = Arc<Mutex<BTreeMap<u16, u16>>>;
+#[derive(Clone)]
+pub struct Homes {
+    cores: usize,
+    others: Arc<Mutex<BTreeMap<u16, u16>>>,
+}
+
+impl Homes {
+    /// Of so many cores; `others`: volumes that are not on the core of their number.
+    pub fn new(cores: usize, others: BTreeMap<u16, u16>) -> Self {
+        let others = Arc::new(Mutex::new(others));
+        Self { cores, others }
+    }
+
+    fn others(&self) -> MutexGuard<'_, BTreeMap<u16, u16>> {
+        // Every change to it is one call.
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The home of a volume: a mirror's core, and the first to have a queue of a multipath volume.
+    pub fn core_of(&self, volume: u16) -> usize {
+        let home = self.others().get(&volume).copied();
+        home.map_or(usize::from(volume) % self.cores, usize::from)
+    }
+}
 
 impl Cores {
     /// Starts all.
@@ -101,6 +123,9 @@ impl Cores {
         let mailboxes = (0..config.cores).map(|core| Mailbox::new(&name(core)));
         let mailboxes: Vec<_> = mailboxes.collect::<Result<_, _>>()?;
         let senders: Vec<_> = mailboxes.iter().map(|it| it.0.clone()).collect();
+        let per_peer_max = config
+            .clients_per_host
+            .map(|most| PeerLimit::new(most.get()));
         let mut handles: Vec<Handle<RunMachine>> = Vec::new();
         for (core, mailbox) in (0..).zip(mailboxes) {
             let host = host(config, core, identity, &volumes);
@@ -128,18 +153,25 @@ impl Cores {
                 cpu: cpu(core),
                 spin: config.spin,
                 arena_bytes,
-                per_peer_max: config.clients_per_host.map(NonZeroU32::get),
+                per_peer_max: per_peer_max.clone(),
                 addresses: resources.addresses.clone(),
                 listeners: Vec::new(),
                 devices: resources.devices.clone(),
             };
             handles.push(::cores::spawn(reactor, machine, mailbox)?);
         }
+        let homes = Homes::new(senders.len(), config.homes.clone());
+        let seats = CoreSeats::new(senders.clone(), homes.clone(), config.clients);
         Ok(Self {
             handles,
-            homes: Arc::new(Mutex::new(config.homes.clone())),
-            mirrors_max: mirrors.room(),
-            nvme_places: config.nvme_places(),
+            senders: Senders {
+                all: senders,
+                homes,
+                cores: Arc::new(seats),
+                seats: Arc::default(),
+                mirrors_max: mirrors.room(),
+                nvme_places: config.nvme_places(),
+            },
             known: resources.known,
             absent,
             storages,
@@ -148,12 +180,7 @@ impl Cores {
 
     /// For speaking to them.
     pub fn senders(&self) -> Senders {
-        Senders {
-            all: self.handles.iter().map(Handle::sender).collect(),
-            homes: Arc::clone(&self.homes),
-            mirrors_max: self.mirrors_max,
-            nvme_places: self.nvme_places,
-        }
+        self.senders.clone()
     }
 
     /// Ends all: clients are told, I/O under way has `drain_ns`.
@@ -161,7 +188,7 @@ impl Cores {
     /// # Errors
     /// What ended a reactor before.
     pub fn stop(self, drain_ns: u64) -> anyhow::Result<()> {
-        self.senders().all(|| ExportControl::Drain(drain_ns));
+        self.senders.all(|| ExportControl::Drain(drain_ns));
         crate::signals::end_when_stuck(Duration::from_nanos(drain_ns) + STUCK_GRACE);
         // Core 0 shuts the controllers down, so it comes last.
         for handle in self.handles.into_iter().rev() {
@@ -174,30 +201,50 @@ impl Cores {
 }
 
 impl Senders {
-    /// The sender to the core of a volume's clients.
-    pub fn of(&self, volume: u16) -> &Sender<RunControl> {
-        &self.all[self.core_of(volume)]
-    }
-
     /// The sender to a core.
-    pub fn core(&self, number: u16) -> &Sender<RunControl> {
+    pub fn core(&self, number: u16) -> &Sender {
         &self.all[usize::from(number)]
     }
 
-    /// The clients of a volume that was opened are on this core; `None`: on that of its number.
+    /// The home of a volume that was opened is this core; `None`: that of its number.
     pub fn set_home(&self, volume: u16, core: Option<u16>) {
-        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
         match core {
-            Some(core) => homes.insert(volume, core),
-            None => homes.remove(&volume),
+            Some(core) => self.homes.others().insert(volume, core),
+            None => self.homes.others().remove(&volume),
         };
     }
 
-    /// The core of a volume's clients.
+    /// See [`Homes::core_of`].
     pub fn core_of(&self, volume: u16) -> usize {
-        let homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
-        let home = homes.get(&volume).copied();
-        home.map_or(usize::from(volume) % self.all.len(), usize::from)
+        self.homes.core_of(volume)
+    }
+
+    /// The cores that may have NBD clients of a volume: a mirror's home, or all.
+    pub fn cores_of_clients(&self, volume: u16) -> BTreeSet<u16> {
+        match volume >= MIRRORS_FROM {
+            true => [self.core_of(volume) as u16].into(),
+            false => (0..self.all.len() as u16).collect(),
+        }
+    }
+
+    /// Where the NBD clients of a volume go.
+    pub fn seats(&self, volume: u16) -> Arc<Seats> {
+        let mut all = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Seats::new(volume, &self.cores));
+        Arc::clone(all.entry(volume).or_insert_with(new))
+    }
+
+    /// A volume has left: its number may be another's.
+    pub fn forget_seats(&self, volume: u16) {
+        let mut all = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&volume);
+    }
+
+    /// Says the same to all cores that may have NBD clients of a volume.
+    pub fn to_clients(&self, volume: u16, message: impl Fn() -> ExportControl) {
+        for core in self.cores_of_clients(volume) {
+            self.core(core).send(RunControl::Export(message()));
+        }
     }
 
     /// Number of a mirror that comes beside these, on a core that has memory for it.
@@ -228,8 +275,7 @@ impl Senders {
 
     /// Clients of a volume that is not open are refused for this reason, or wait.
     pub fn refuse_clients(&self, volume: u16, why: Option<String>) {
-        let refused = ExportControl::Refused(volume, why);
-        self.of(volume).send(RunControl::Export(refused));
+        self.to_clients(volume, || ExportControl::Refused(volume, why.clone()));
     }
 
     /// Asks core 0 for a change of paths.
@@ -278,7 +324,8 @@ impl Senders {
     /// Asks something of a mirror.
     pub fn order(&self, volume: u16, order: MirrorOrder) {
         let order = ExportControl::Mirror(volume, order);
-        self.of(volume).send(RunControl::Export(order));
+        let home = &self.all[self.core_of(volume)];
+        home.send(RunControl::Export(order));
     }
 
     /// Relative throughput of a path, on all cores.

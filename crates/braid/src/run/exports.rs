@@ -20,6 +20,7 @@ use engine::export::{ExportControl, Offer};
 use engine::limits::EXPORTS_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Parameters of `export.…`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -91,14 +92,13 @@ impl Service {
                 let Some(number) = state.export_at(volume, &export.nbd) else {
                     continue;
                 };
-                let core = self.senders.of(volume);
                 let there = state.exports[number].as_mut();
                 let Some(there) = there.filter(|it| it.accepting.is_lost()) else {
                     continue;
                 };
                 let bound = export.nbd.bind(&there.export.access());
                 let bound = bound.with_context(|| format!("volume {}", of.name))?;
-                let target = Towards::Listener(number as u32, core.clone());
+                let target = Towards::Export(number as u32, self.senders.seats(volume));
                 there.accepting = Accepting::start(bound, target)?;
                 words.push(format!("made {} again", there.uri));
             }
@@ -111,13 +111,33 @@ impl Service {
         let Some(exported) = &state.exports[number] else {
             return; // it was removed meanwhile
         };
-        let core = self.senders.of(exported.volume);
-        let drain_ns = state.configured.drain_timeout.0;
-        let offer = state.offer(exported.volume, &exported.export);
-        // In one: the number would be free in between, and who removes the export then would be
-        // told so while clients of it are there.
-        let renew = ExportControl::Renew(number as u32, offer, drain_ns);
-        core.send(RunControl::Export(renew));
+        let renew = state.renewal(number, exported);
+        self.senders.to_clients(exported.volume, || renew.clone());
+    }
+
+    /// A path of a volume has fewer I/O queues than there are cores: only the volume's home is sure
+    /// to have one. Clients on other cores are disconnected, and find it when they connect again.
+    pub fn keep_clients_home(&self, volume: u16) {
+        let state = self.state();
+        let seats = self.senders.seats(volume);
+        if !seats.keep_home() {
+            return;
+        }
+        let home = self.senders.core_of(volume) as u16;
+        for (number, exported) in state.exports.iter().enumerate() {
+            let Some(exported) = exported.as_ref().filter(|it| it.volume == volume) else {
+                continue;
+            };
+            // After it no client is on its way to another core.
+            let target = Towards::Export(number as u32, Arc::clone(&seats));
+            exported.accepting.set_target(target);
+            for core in self.senders.cores_of_clients(volume) {
+                if core != home {
+                    let renew = state.renewal(number, exported);
+                    self.senders.core(core).send(RunControl::Export(renew));
+                }
+            }
+        }
     }
 
     /// The clients of an address get another volume: those that are there are disconnected as at a
@@ -142,7 +162,7 @@ impl Service {
         let there = there.context("it was removed meanwhile")?;
         // Before its first client; without one it is nothing.
         self.offer_export(state, to, volume, &export);
-        let target = Towards::Listener(to as u32, self.senders.of(volume).clone());
+        let target = Towards::Export(to as u32, self.senders.seats(volume));
         let access = (there.export.access(), export.access());
         there.accepting.move_to(target, &access.0, &access.1)?;
         let Some(exported) = self.withdraw_export(state, number) else {
@@ -286,6 +306,13 @@ impl State {
         let taken = taken.count();
         anyhow::ensure!(taken + more <= most, "{most} exports are the most");
         Ok(())
+    }
+
+    /// Clients of an export are to connect again. In one: the number would be free in between, and
+    /// a removal of the export then would seem to be over while clients of it are there.
+    fn renewal(&self, number: usize, exported: &Exported) -> ExportControl {
+        let offer = self.offer(exported.volume, &exported.export);
+        ExportControl::Renew(number as u32, offer, self.configured.drain_timeout.0)
     }
 
     /// Changes the offer to clients of an export.

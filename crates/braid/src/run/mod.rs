@@ -1,6 +1,7 @@
 //! `braid run`: volumes attached and exported; and the verbs that speak to it.
 //!
-//! * [`config`]: what it is to be; [`address`]: where clients connect
+//! * [`config`]: what it is to be; [`address`]: where clients connect; [`seats`]: which core they
+//!   go to
 //! * [`cores`]: its cores; the crate `cores` has the machine of each
 //! * [`live`]: keys that change while it runs; [`notes`]: lines about volumes
 //! * [`choices`]: what survives a restart; [`marks`]: what survives a death; [`known`]: which
@@ -18,9 +19,6 @@
 //! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
 //!   [`paths`] ([`entries`]), [`exports`], [`nvme_exports`], and what paths lead to: [`ends`]
 //! * [`mod@discovery`]: paths that come and go by themselves; [`connect`]: by a verb
-//!
-//! # Limits
-//! All clients of a volume are on one core.
 mod address;
 pub mod call;
 mod check;
@@ -60,6 +58,7 @@ mod registry;
 mod reload;
 mod rename;
 mod report;
+mod seats;
 mod service;
 mod stat;
 mod state;
@@ -100,6 +99,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 /// Attach volumes and export them, in the foreground, until SIGTERM
+///
+/// Uses one thread for each CPU that it may run on, 4 at most; `cores` in the file says otherwise.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     /// Configuration file; read again at SIGHUP
@@ -328,8 +329,8 @@ fn attend(
     loop {
         match events.recv().context("all cores have ended")? {
             RunEvent::Ready(core, volume, info) => {
-                // That of its clients' core counts; legs have no clients.
-                let there = service.is_core_of(core, volume) && service.ready(volume, info);
+                // The last core counts: a client may come to any. Legs have none.
+                let there = service.ready_on(core, volume) && service.ready(volume, info);
                 if there && !service.is_leg(volume) {
                     say_ready(&service.name(volume), &info);
                 }
@@ -389,7 +390,8 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
         RunEvent::Refused(volume, why) => service.refuse_clients(volume, why),
         RunEvent::Released(kind) => service.released(&kind),
         RunEvent::Disconnected(of) => service.look_up_host(of),
-        RunEvent::Vacated(export) => service.vacated(export),
+        RunEvent::Vacated(core, export) => service.vacated(core, export),
+        RunEvent::FewQueues(volume) => service.keep_clients_home(volume),
         RunEvent::Ended(core, place) => service.subsystem_ended(core, place),
         // Nothing begins any more, and the cores end because they are told to; an I/O fails for
         // the end of the time to drain only once it drains. A volume that is being opened is

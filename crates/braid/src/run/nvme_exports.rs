@@ -25,6 +25,7 @@ use crate::cli::Usage;
 use anyhow::Context;
 use cores::RunControl;
 use engine::export::ExportControl;
+use engine::mirror::MIRRORS_FROM;
 use engine::target::Event;
 use engine::{NvmeConfig, NvmeControl, NvmePlace, listener_of};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
@@ -73,6 +74,8 @@ pub struct HostPort {
 pub struct NvmeExported {
     /// Number of the volume.
     pub volume: u16,
+    /// Its subsystem's.
+    pub core: u16,
     /// Paths of hosts, and the engine's listener of each.
     pub uris: Vec<(String, u32)>,
     /// Write protected.
@@ -326,6 +329,7 @@ impl State {
                 });
                 Some(NvmeExported {
                     volume: self.volumes.number(&it.volume).ok()?,
+                    core: serving.core,
                     uris: uris.collect(),
                     read_only: it.read_only,
                 })
@@ -418,6 +422,7 @@ impl Service {
     fn core_for(&self, state: &State, new: &Config, of: &Subsystem) -> anyhow::Result<u16> {
         let serving = state.subsystems.iter().find(|it| is_same(&it.config, of));
         let mut core = serving.map(|it| (it.core, of.nqn.clone()));
+        let mut usual = None;
         let numbers = state.volumes.numbered(new);
         for it in &of.namespaces {
             let number = numbers.iter().find(|(_, of)| of.name == it.volume);
@@ -425,6 +430,12 @@ impl Service {
                 continue;
             };
             let own = self.senders.core_of(*number) as u16;
+            // Another multipath volume is on every core.
+            let keeps_home = serving.is_none() && self.senders.seats(*number).keeps_home();
+            if *number < MIRRORS_FROM && !keeps_home {
+                usual = usual.or(Some(own));
+                continue;
+            }
             match &core {
                 None => core = Some((own, it.volume.clone())),
                 Some((core, with)) if *core != own => {
@@ -439,12 +450,13 @@ impl Service {
             }
         }
         // As at a start, where none of its volumes is there yet.
-        let usual = || {
+        let at_start = || {
             let first = of.namespaces.first()?;
             let at = new.volumes.iter().position(|it| it.name == first.volume)?;
             Some(new.core_of(mirrors::numbers(new.volumes.iter())[at]))
         };
-        Ok(core.map(|it| it.0).or_else(usual).unwrap_or_default())
+        let core = core.map(|it| it.0).or(usual).or_else(at_start);
+        Ok(core.unwrap_or_default())
     }
 
     /// Makes the subsystems those of `new`, whose volumes are there. `bound`: addresses that none
@@ -573,10 +585,14 @@ impl Service {
         serving
     }
 
-    /// Number of a volume that is there, on this core.
+    /// Number of a volume that is there, on this core: a mirror on its home, any other on all.
     fn number_on(&self, state: &State, core: u16, volume: &str) -> u16 {
         match state.volumes.number(volume) {
-            Ok(number) if self.senders.core_of(number) == usize::from(core) => number,
+            Ok(number)
+                if number < MIRRORS_FROM || self.senders.core_of(number) == usize::from(core) =>
+            {
+                number
+            }
             _ => unreachable!("{volume}: it was opened on core {core}, as was checked"),
         }
     }

@@ -12,6 +12,7 @@ use crate::control::rpc::ControlError;
 use crate::hedges;
 use crate::uri::{PathKeys, UriKind};
 use cores::CoreReport;
+use engine::export::ExportCounters;
 use engine::host::{HedgeStats, PathReport, PathState};
 use policy::limits::{BUCKETS, FIRST_BUCKET_BYTES};
 use policy::{PathStats, Policy};
@@ -472,26 +473,32 @@ impl<'a> Report<'a> {
         let exports = self.state.exports.iter().enumerate();
         let exports = exports.filter_map(|(number, export)| Some((number, export.as_ref()?)));
         let exports = exports.filter(|(_, export)| export.volume == volume);
-        let value = |number: usize| {
-            let core = self.service.senders.core_of(volume);
-            self.cores[core].exports[number]
-        };
         let show = exports.map(|(number, export)| {
-            let counters = value(number);
+            let cores = self.service.senders.cores_of_clients(volume).into_iter();
+            let cores = cores.map(|core| (core, self.cores[usize::from(core)].exports[number]));
+            let cores: Vec<(u16, ExportCounters)> = cores.collect();
+            let sum = |of: fn(&ExportCounters) -> u64| -> u64 {
+                cores.iter().map(|(_, counters)| of(counters)).sum()
+            };
+            let on = |(core, counters): &(u16, ExportCounters)| {
+                let (clients, requests) = (counters.clients, counters.requests);
+                json!({"core": core, "clients": clients, "requests": requests})
+            };
             json!({
                 "uri": export.uri,
                 "read_only": export.export.read_only,
-                "clients": counters.clients,
-                "requests": counters.requests,
-                "errors": counters.errors,
-                "waited_buffer": counters.waited_buffer,
-                "merged": counters.merged,
+                "clients": sum(|it| it.clients.into()),
+                "requests": sum(|it| it.requests),
+                "errors": sum(|it| it.errors),
+                "waited_buffer": sum(|it| it.waited_buffer),
+                "merged": sum(|it| it.merged),
+                "cores": cores.iter().map(on).collect::<Vec<_>>(),
             })
         });
         let namespaces = self.state.namespaces().into_iter();
         let namespaces = namespaces.filter(|it| it.volume == volume);
         let namespaces = namespaces.flat_map(|it| {
-            let core = self.service.senders.core_of(volume);
+            let core = usize::from(it.core);
             let uris = it.uris.into_iter();
             uris.map(move |(uri, listener)| {
                 let stats = self.cores[core].ports.get(&listener);
@@ -504,6 +511,11 @@ impl<'a> Report<'a> {
                     "errors": stats.errors,
                     "waited_buffer": stats.waited_buffer,
                     "merged": 0,
+                    "cores": [{
+                        "core": core,
+                        "clients": stats.connections,
+                        "requests": stats.commands,
+                    }],
                 })
             })
         });

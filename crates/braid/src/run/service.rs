@@ -35,13 +35,13 @@ use crate::ends::Known as KnownEnd;
 use crate::log;
 use crate::output;
 use crate::units::format_bytes;
-use cores::RunControl;
 use engine::export::ExportControl;
 use engine::host::VolumeInfo;
+use engine::mirror::MIRRORS_FROM;
 use nvme::host::HostIdentity;
 use policy::{Hedging, Knobs, PathIndex, Policy};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -108,8 +108,8 @@ pub struct State {
     pub subsystems: Vec<Serving>,
     /// Cores and places of those that have ended for their hosts, with their volumes.
     pub ending_subsystems: BTreeMap<(u16, u16), Vec<u16>>,
-    /// Numbers of exports that listen no more and may have clients, with their volumes.
-    pub ending: BTreeMap<usize, u16>,
+    /// Exports that listen no more and may have clients, by number.
+    pub ending: BTreeMap<usize, EndingExport>,
     closed: bool,
 }
 
@@ -123,6 +123,14 @@ pub struct Exported {
     pub uri: String,
     /// Dropped, it listens no more.
     pub accepting: Accepting,
+}
+
+/// An export that listens no more.
+pub struct EndingExport {
+    /// Volume index.
+    pub volume: u16,
+    /// Cores that may have clients of it.
+    pub cores: BTreeSet<u16>,
 }
 
 impl State {
@@ -281,8 +289,8 @@ impl Service {
         };
         let uri = bound.uri(&export.nbd);
         self.offer_export(state, number, volume, &export);
-        let core = self.senders.of(volume).clone();
-        let accepting = Accepting::start(bound, Towards::Listener(number as u32, core))?;
+        let target = Towards::Export(number as u32, self.senders.seats(volume));
+        let accepting = Accepting::start(bound, target)?;
         state.exports[number] = Some(Exported {
             volume,
             export,
@@ -295,8 +303,8 @@ impl Service {
     /// Clients of an export get this volume.
     pub fn offer_export(&self, state: &State, number: usize, volume: u16, export: &Export) {
         let offer = state.offer(volume, export);
-        let offer = ExportControl::Offer(number as u32, offer);
-        self.senders.of(volume).send(RunControl::Export(offer));
+        let offer = || ExportControl::Offer(number as u32, offer.clone());
+        self.senders.to_clients(volume, offer);
     }
 
     /// Listens no more; clients finish what is in flight and are disconnected.
@@ -309,10 +317,11 @@ impl Service {
     pub fn withdraw_export(&self, state: &mut State, number: usize) -> Option<Exported> {
         let drain_ns = state.configured.drain_timeout.0;
         let exported = state.exports[number].take()?;
-        state.ending.insert(number, exported.volume);
-        let withdraw = ExportControl::Withdraw(number as u32, drain_ns);
-        let core = self.senders.of(exported.volume);
-        core.send(RunControl::Export(withdraw));
+        let volume = exported.volume;
+        let cores = self.senders.cores_of_clients(volume);
+        state.ending.insert(number, EndingExport { volume, cores });
+        let withdraw = || ExportControl::Withdraw(number as u32, drain_ns);
+        self.senders.to_clients(volume, withdraw);
         Some(exported)
     }
 
@@ -347,10 +356,20 @@ impl Service {
         exports.map(line).chain(namespaces).collect()
     }
 
-    /// Whether the clients of a volume are on this core.
-    pub fn is_core_of(&self, core: u16, volume: u16) -> bool {
-        let home = self.state().volumes.meant(volume).and_then(|it| it.of.home);
-        home.map_or_else(|| self.senders.core_of(volume), usize::from) == usize::from(core)
+    /// A volume is ready on this core. Returns whether it is on all that may have clients of it, or
+    /// of a leg on its home.
+    pub fn ready_on(&self, core: u16, volume: u16) -> bool {
+        let mut state = self.state();
+        let Some(it) = state.volumes.meant(volume) else {
+            return false; // it has left
+        };
+        if volume < MIRRORS_FROM && it.of.leg_of.is_none() {
+            it.ready_on.insert(core);
+            let all = self.senders.cores_of_clients(volume);
+            return all.is_subset(&it.ready_on);
+        }
+        let home = it.of.home.map(usize::from);
+        home.unwrap_or_else(|| self.senders.core_of(volume)) == usize::from(core)
     }
 
     /// Whether a volume is a leg of a mirror.

@@ -16,6 +16,7 @@ use super::registry::{Entry, Refused};
 use super::service::{Service, State};
 use super::volumes::Running;
 use crate::log;
+use cores::CoreReport;
 use engine::host::{Change, Changed, Recovery, VolumeConfig};
 use engine::mirror::{MIRRORS_FROM, MirrorOrder};
 use std::sync::{MutexGuard, PoisonError};
@@ -194,7 +195,7 @@ impl Service {
         // The core ends clients that take longer.
         self.wait(drain + GRACE, |state| {
             let ending = state.ending_subsystems.values().flatten();
-            let mut ending = ending.chain(state.ending.values());
+            let mut ending = ending.chain(state.ending.values().map(|it| &it.volume));
             !ending.any(|volume| gone.contains(volume))
         });
         // A namespace of a subsystem that stays: no event says that its last command has ended.
@@ -230,7 +231,7 @@ impl Service {
     /// The last clients of a volume's exports, which listen no more, go.
     pub fn wait_vacated(&self, volume: u16, drain: Duration) {
         self.wait(drain + GRACE, |state| {
-            !state.ending.values().any(|it| *it == volume)
+            !state.ending.values().any(|it| it.volume == volume)
         });
     }
 
@@ -283,11 +284,14 @@ impl Service {
         let cores = self.senders.report()?;
         let state = self.state();
         let clients = |volume: u16| -> u32 {
-            let core = &cores[self.senders.core_of(volume)];
             let exports = (0..).zip(&state.exports);
             let of = exports.filter(|(_, it)| it.as_ref().is_some_and(|it| it.volume == volume));
-            let clients = of.map(|(number, _): (usize, _)| core.exports[number].clients);
-            clients.chain(core.hosts.get(&volume).copied()).sum()
+            let of: Vec<usize> = of.map(|it| it.0).collect();
+            let on = |core: &CoreReport| -> u32 {
+                let clients = of.iter().map(|number| core.exports[*number].clients);
+                clients.chain(core.hosts.get(&volume).copied()).sum()
+            };
+            cores.iter().map(on).sum()
         };
         Ok(volumes.iter().map(|it| (*it, clients(*it))).collect())
     }
@@ -329,12 +333,20 @@ impl Service {
         }
         self.unanswered().retain(|(number, _), _| *number != volume);
         self.state().volumes.left(volume);
+        self.senders.forget_seats(volume);
         self.news.notify_all();
     }
 
-    /// The last client of a withdrawn export is gone.
-    pub fn vacated(&self, export: u32) {
-        self.state().ending.remove(&(export as usize));
-        self.news.notify_all();
+    /// The last client of a withdrawn export is gone from a core.
+    pub fn vacated(&self, core: u16, export: u32) {
+        let (mut state, number) = (self.state(), export as usize);
+        let Some(ending) = state.ending.get_mut(&number) else {
+            return; // its volume had left
+        };
+        ending.cores.remove(&core);
+        if ending.cores.is_empty() {
+            state.ending.remove(&number);
+            self.news.notify_all();
+        }
     }
 }

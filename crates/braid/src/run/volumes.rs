@@ -19,7 +19,7 @@ use engine::host::VolumeInfo;
 use engine::mirror::{LegReport, MIRRORS_FROM};
 use multipath::Namespace;
 use policy::{PathIndex, Policy, PolicyError, Values};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Index, IndexMut};
 
 /// One volume.
@@ -33,7 +33,9 @@ pub struct Running {
     /// Its absent paths join together: the engine before did not stop in order, and a flush has to
     /// reach all of them (T13).
     pub all_at_once: bool,
-    /// Once it is ready.
+    /// Cores on which it is ready.
+    pub ready_on: BTreeSet<u16>,
+    /// Once it is ready on all that may have clients of it.
     pub info: Option<VolumeInfo>,
     /// Under which number it asks for marks: no other volume of this engine that is opened later
     /// has it.
@@ -81,6 +83,7 @@ impl Running {
     pub fn new(desired: DesiredVolume) -> Self {
         let entries = PathTable::new(desired.paths, desired.awaited);
         Self {
+            ready_on: BTreeSet::new(),
             info: None,
             all_at_once: false,
             serial: AT_START,

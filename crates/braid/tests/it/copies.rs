@@ -102,7 +102,7 @@ fn start(target: &Target) -> Handle<Core> {
 fn connect(handle: &Handle<Core>) -> UnixStream {
     loop {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
-        assert!(handle.sender().adopt(0, theirs.into()));
+        assert!(handle.sender().adopt(0, theirs.into(), None));
         let hello = [&[0, 0, 0, 3][..], b"IHAVEOPT\0\0\0\x01\0\0\0\x02v0"].concat();
         let talk = |stream: &mut UnixStream| {
             stream.read_exact(&mut [0; 18])?;

@@ -2,8 +2,9 @@
 //! grants fewer.
 //!
 //! # Contract
-//! A volume's I/O comes to one core, its home. Where queues are few the home gets the first one,
-//! core 0 the next (it flushes for paths that leave), then the others in order. On a core without a
+//! A volume has a home core. Where queues are few the home gets the first one, core 0 the next (it
+//! flushes for paths that leave), then the others in order; the program sends all I/O of such a
+//! volume to its home. On a core without a
 //! queue the path is live and disabled: no policy chooses it, nothing is probed there, and nothing
 //! is cached that another core does not know of. All cores come to the same result, since each
 //! knows what the controller granted ([`PathFacts`](super::PathFacts)).
@@ -20,7 +21,7 @@ use alloc::string::String;
 use multipath::health::Why;
 use policy::PathIndex;
 
-/// Number of the I/O queue that `core` has; `None`: it has none. The home of the I/O is `home`.
+/// Number of the I/O queue that `core` has; `None`: it has none. The volume's home is `home`.
 fn queue_id(core: u16, cores: u16, home: u16, granted: u16) -> Option<u16> {
     if granted >= cores {
         return Some(core + 1);

@@ -69,8 +69,8 @@ pub struct Recovery {
     /// [`HostControl::Marked`]: super::HostControl::Marked
     /// [`Mark::serial`]: super::Mark::serial
     pub marks: Option<u64>,
-    /// The core to which the volume's I/O comes: it gets an I/O queue first where a controller
-    /// grants fewer than there are cores. `None`: the core of the volume's number.
+    /// The volume's home, a core: it gets an I/O queue first where a controller grants fewer than
+    /// there are cores. `None`: the core of the volume's number.
     pub home: Option<u16>,
 }
 

@@ -1,8 +1,11 @@
 //! A connection's life: connected, refused, closed in every way.
 use crate::recorder::{Command, Event, Options, Recording};
 use engine::machine::{Closed, ConnId, Output, Send, Span};
+use runtime::{Kept, PeerLimit};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, TryRecvError};
 
 const C0: ConnId = ConnId(0);
 
@@ -263,9 +266,9 @@ fn many_connections_at_once_each_get_their_own() {
 
 #[test]
 fn a_unix_socket_accepted_elsewhere_is_adopted_in_order() {
-    let (ours, mut peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (ours, mut peer) = UnixStream::pair().unwrap();
     let recording = Recording::start(Options::default());
-    assert!(recording.sender().adopt(7, ours.into()));
+    assert!(recording.sender().adopt(7, ours.into(), None));
     recording.expect(Event::Accepted(7, C0));
     peer.write_all(b"hello").unwrap();
     assert_eq!(recording.bytes(5), b"hello");
@@ -282,9 +285,30 @@ fn a_unix_socket_accepted_elsewhere_is_adopted_in_order() {
 }
 
 #[test]
+fn what_is_kept_goes_with_its_connection() {
+    for refuse in [false, true] {
+        let recording = Recording::start(Options {
+            refuse,
+            ..Options::default()
+        });
+        let (ours, peer) = UnixStream::pair().unwrap();
+        let (kept, gone) = mpsc::channel::<()>();
+        let kept: Kept = Box::new(kept);
+        assert!(recording.sender().adopt(7, ours.into(), Some(kept)));
+        if !refuse {
+            recording.expect(Event::Accepted(7, C0));
+            assert_eq!(gone.try_recv(), Err(TryRecvError::Empty));
+            drop(peer);
+            recording.expect(Event::Closed(C0, Closed::ByPeer));
+        }
+        assert!(gone.recv().is_err(), "dropped");
+    }
+}
+
+#[test]
 fn one_address_has_its_share_of_connections_and_no_more() {
     let (recording, address) = Recording::listening(Options {
-        per_peer_max: Some(2),
+        per_peer_max: Some(PeerLimit::new(2)),
         ..Options::default()
     });
     let mut peers: Vec<TcpStream> = (0..2)

@@ -1,6 +1,9 @@
 //! A machine that does what the test says and tells it what happens.
 use engine::machine::*;
-use runtime::{Device, Handle, ReactorConfig, ReactorStats, RuntimeError, Sender, spawn};
+use runtime::{
+    Device, Handle, Mailbox, PeerLimit, ReactorConfig, ReactorStats, RuntimeError, Sender,
+    spawn_with,
+};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
@@ -170,7 +173,7 @@ pub struct Options {
     pub connections: u32,
     pub refuse: bool,
     pub spin: bool,
-    pub per_peer_max: Option<u32>,
+    pub per_peer_max: Option<PeerLimit>,
     pub addresses: Vec<SocketAddr>,
     pub listeners: Vec<TcpListener>,
     pub devices: Vec<Device>,
@@ -221,6 +224,16 @@ impl Recording {
         connections: u32,
         refuse: bool,
     ) -> Result<Self, RuntimeError> {
+        let mailbox = Mailbox::new(&config.name)?;
+        Self::with_mailbox(config, connections, refuse, mailbox)
+    }
+
+    pub fn with_mailbox(
+        config: ReactorConfig,
+        connections: u32,
+        refuse: bool,
+        mailbox: (Sender<Command>, Mailbox<Command>),
+    ) -> Result<Self, RuntimeError> {
         let (events, receiver) = mpsc::channel();
         let machine = Recorder {
             conns: (0..connections).map(|_| Conn::default()).collect(),
@@ -230,7 +243,7 @@ impl Recording {
             timeout: None,
             events,
         };
-        let handle = spawn(config, machine)?;
+        let handle = spawn_with(config, machine, mailbox)?;
         Ok(Self {
             sender: handle.sender(),
             handle,

@@ -1,7 +1,7 @@
 //! Threads, messages, timeouts, panics, errors of the set-up.
 use crate::recorder::{Command, Event, Options, Recording, config, span};
 use engine::machine::{Closed, ConnId, Output};
-use runtime::{Device, FileDevice, RuntimeError};
+use runtime::{Device, FileDevice, Mailbox, RuntimeError};
 use std::io::Read;
 use std::net::TcpStream;
 
@@ -27,6 +27,20 @@ fn messages_from_many_threads_all_arrive() {
                 recording.expect(Event::Data(vec![0]));
             }
         });
+    }
+}
+
+#[test]
+fn messages_before_the_start_wait_in_the_mailbox() {
+    let mailbox = Mailbox::new("recorder").unwrap();
+    let sender = mailbox.0.clone();
+    for _ in 0..100 {
+        assert!(sender.send(Command::Read(span(0, 1))));
+    }
+    let config = config(Options::default());
+    let recording = Recording::with_mailbox(config, 1, false, mailbox).unwrap();
+    for _ in 0..100 {
+        recording.expect(Event::Data(vec![0]));
     }
 }
 
