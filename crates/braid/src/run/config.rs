@@ -46,11 +46,29 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 pub use subsystems::{Namespace, Subsystem};
 use target::quantity::{Duration, Identifier, Rate, Size};
 
 /// Keep-alive time-out, unless half of `io_timeout` is shorter (T12): as the kernel's host.
 const KEEP_ALIVE_NS: u64 = 5_000_000_000;
+/// Cores that are used where a file does not say how many, at most: more pay only for volumes that
+/// are busier than most.
+const CORES_USUAL_MAX: u16 = 4;
+
+/// Cores that are used where a file does not say how many: one for each CPU that it names, or as
+/// many as this process may run on, at most [`CORES_USUAL_MAX`]. The CPUs of a process may become
+/// others while it runs; what was found first counts, as a reload can't change it.
+fn usual_cores(cpus: &[usize]) -> u16 {
+    static OF_MACHINE: OnceLock<u16> = OnceLock::new();
+    if !cpus.is_empty() {
+        return u16::try_from(cpus.len()).unwrap_or(u16::MAX);
+    }
+    *OF_MACHINE.get_or_init(|| {
+        let there = std::thread::available_parallelism().map_or(1, usize::from);
+        there.min(CORES_USUAL_MAX.into()) as u16
+    })
+}
 
 /// A whole engine.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -64,8 +82,8 @@ pub struct Config {
     pub socket_group: Option<Name>,
     /// Its mode.
     pub socket_mode: Option<Mode>,
-    /// Cores to use, each a thread; a volume's clients are all on one.
-    #[serde(default = "keys::one")]
+    /// Cores to use, each a thread. As read from a file 0: as many as [`usual_cores`].
+    #[serde(default, deserialize_with = "keys::cores")]
     pub cores: u16,
     /// Pin the cores to these CPUs, in order.
     #[serde(default)]
@@ -182,7 +200,7 @@ pub struct Volume {
     /// The mirror that it is a leg of.
     #[serde(skip)]
     pub leg_of: Option<String>,
-    /// Core of its clients, where it is opened for a subsystem that is there.
+    /// Its home, where it is opened for a subsystem that is there.
     #[serde(skip)]
     pub home: Option<u16>,
     /// Of a mirror: how long it waits for legs that could be missing.
@@ -367,6 +385,9 @@ impl Config {
     /// As [`Config::read`].
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut config: Self = text::toml(text).map_err(hints::add)?;
+        if config.cores == 0 {
+            config.cores = usual_cores(&config.cpus);
+        }
         let placed = |wrong| check::place(wrong, text);
         check::check(&config, text).map_err(placed)?;
         for volume in &mut config.volumes {
@@ -380,8 +401,7 @@ impl Config {
         let legs = config.volumes.iter().flat_map(Volume::leg_volumes);
         let legs: Vec<Volume> = legs.collect();
         config.volumes.extend(legs);
-        let homes = subsystems::homes(&config.subsystems, &config.volumes, config.cores);
-        config.homes = homes.map_err(placed)?;
+        config.homes = subsystems::homes(&config.subsystems, &config.volumes, config.cores);
         check::check_connections(&config).map_err(placed)?;
         Ok(config)
     }
@@ -398,7 +418,7 @@ impl Config {
         ns.map(std::time::Duration::from_nanos)
     }
 
-    /// The core of a volume's clients, by number.
+    /// The home of a volume, by number.
     pub fn core_of(&self, volume: u16) -> u16 {
         let home = self.homes.get(&volume).copied();
         home.unwrap_or(volume % self.cores.max(1))

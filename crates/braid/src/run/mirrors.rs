@@ -42,7 +42,8 @@ const MIRRORS_MORE: usize = 4;
 /// All mirrors of a configuration.
 pub struct Mirrors {
     all: Vec<MirrorConfig>,
-    cores: u16,
+    /// The core of each.
+    homes: Vec<u16>,
 }
 
 /// The engine's numbers of volumes, in their order: those of mirrors are apart.
@@ -128,19 +129,24 @@ impl Mirrors {
             mirror_config(volume, legs_of(volume), known, owner)
         };
         Self {
+            homes: (MIRRORS_FROM..)
+                .zip(mirrors.clone())
+                .map(|(number, _)| config.core_of(number))
+                .collect(),
             all: mirrors.map(mirror).collect(),
-            cores: config.cores,
         }
     }
 
     /// Most on each core.
     pub fn room(&self) -> usize {
-        self.all.len().div_ceil(self.cores.into()) + MIRRORS_MORE
+        let of_core = |core| self.homes.iter().filter(|it| **it == core).count();
+        let most = self.homes.iter().map(|core| of_core(*core)).max();
+        most.unwrap_or_default() + MIRRORS_MORE
     }
 
     /// Those that are on a core, whose memory for them is behind all other.
     pub fn of_core(&self, core: u16, behind: u64) -> MirrorsConfig {
-        let here = |number: u16| (MIRRORS_FROM + number) % self.cores == core;
+        let here = |number: usize| self.homes[number] == core;
         let all = (0..).zip(&self.all);
         let mirrors: Vec<_> = all
             .map(|(number, mirror)| here(number).then(|| mirror.clone()))

@@ -12,8 +12,11 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use target::quantity::{Duration, FromText, Rate, Size, from_text};
 
-pub(super) fn one() -> u16 {
-    1
+pub(super) fn cores<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
+    let most = crate::limits::CORES_MAX;
+    let cores = u16::try_from(i64::deserialize(from)?).ok();
+    let cores = cores.filter(|cores| (1..=most).contains(&usize::from(*cores)));
+    cores.ok_or_else(|| Error::custom(format!("cores must be 1…{most}")))
 }
 /// Holds 2048 writes of 128 KiB; memory is touched only as it is needed.
 pub(super) fn buffers() -> Size {

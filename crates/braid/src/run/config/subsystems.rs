@@ -12,6 +12,7 @@ use super::check::Step::{At, Key};
 use super::check::Wrong;
 use super::{ExportKeys, Volume};
 use crate::run::mirrors;
+use engine::mirror::MIRRORS_FROM;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use target::{check_nqn, volume_identifiers};
@@ -228,40 +229,28 @@ fn finish(draft: Draft) -> Result<Subsystem, Wrong> {
     Ok(it)
 }
 
-/// Returns the cores of the volumes in subsystems, by number: all of a subsystem are on one, as its
-/// connections are. A mirror stays on its own.
-///
-/// # Errors
-/// The first volume that would have to be on two.
-pub(super) fn homes(
-    all: &[Subsystem],
-    volumes: &[Volume],
-    cores: u16,
-) -> Result<BTreeMap<u16, u16>, Wrong> {
+/// Returns the homes of the volumes in subsystems, by number: all of a subsystem have one, as its
+/// connections are on one core, and so do subsystems that share a volume. It is that of the first
+/// mirror among them, or else of the first volume.
+pub(super) fn homes(all: &[Subsystem], volumes: &[Volume], cores: u16) -> BTreeMap<u16, u16> {
     let numbers = mirrors::numbers(volumes.iter());
     let place = |name: &str| volumes.iter().position(|it| it.name == name);
-    let mut homes = BTreeMap::new();
+    let mut groups: Vec<Vec<u16>> = Vec::new();
     for it in all {
         let places = it.namespaces.iter().filter_map(|it| place(&it.volume));
-        let places: Vec<usize> = places.collect();
-        let usual = |at: usize| numbers[at] % cores.max(1);
-        let fixed = |at: &usize| {
-            let home = homes.get(&numbers[*at]).copied();
-            home.or(volumes[*at].is_mirror().then(|| usual(*at)))
-        };
-        let mut bound = places.iter().filter_map(|at| Some((*at, fixed(at)?)));
-        let first = bound.next().unwrap_or((places[0], usual(places[0])));
-        if let Some((other, _)) = bound.find(|(_, core)| *core != first.1) {
-            let text = format!(
-                "\"{}\" and \"{}\" are namespaces of {}, but on different cores: give each an nqn \
-                 and an address of its own, or write cores = 1",
-                volumes[first.0].name, volumes[other].name, it.nqn
-            );
-            return Err((vec![Key("volume"), At(other), Key("export")], text));
-        }
-        homes.extend(places.iter().map(|at| (numbers[*at], first.1)));
+        let mut group: Vec<u16> = places.map(|at| numbers[at]).collect();
+        let shares = |other: &mut Vec<u16>| other.iter().any(|it| group.contains(it));
+        let others: Vec<_> = groups.extract_if(.., shares).collect();
+        group = others.into_iter().flatten().chain(group).collect();
+        groups.push(group);
     }
-    Ok(homes)
+    let mut homes = BTreeMap::new();
+    for group in groups {
+        let first = group.iter().find(|it| **it >= MIRRORS_FROM);
+        let home = first.or(group.first()).map_or(0, |it| it % cores.max(1));
+        homes.extend(group.iter().map(|it| (*it, home)));
+    }
+    homes
 }
 
 /// Whether the keys of an export over NVMe/TCP can be.
@@ -489,10 +478,18 @@ mod tests {
         let one = format!("cores = 2\n{}", mirror("m0", &second));
         let config = parse(&[&[], nvme], &one).unwrap();
         assert_eq!([1, 256].map(|number| config.core_of(number)), [0, 0]);
-        let error = parse(&[nvme], &format!("{one}{}", mirror("m1", &third))).unwrap_err();
-        assert!(
-            error.contains("\"m0\" and \"m1\"") && error.contains("cores = 1"),
-            "{error}"
+        let both = format!("{one}{}", mirror("m1", &third));
+        let config = parse(&[nvme], &both).unwrap();
+        assert_eq!([0, 256, 257].map(|number| config.core_of(number)), [0; 3]);
+        let other = |nsid: u32| format!("nvme = \"127.0.0.1:4421\"\nnqn = \"NQN2\"\nnsid = {nsid}");
+        let apart = format!("{one}{}", mirror("m1", &other(3)));
+        let config = parse(&[nvme], &apart).unwrap();
+        assert_eq!(
+            [0, 256, 257].map(|number| config.core_of(number)),
+            [0, 0, 1]
         );
+        // A volume that is in both.
+        let config = parse(&[&[&first, &other(1)]], &apart).unwrap();
+        assert_eq!([0, 256, 257].map(|number| config.core_of(number)), [0; 3]);
     }
 }
