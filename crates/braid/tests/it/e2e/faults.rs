@@ -1,7 +1,8 @@
 //! Faults of paths, targets and clients of a running engine.
 use crate::e2e::common::{
-    Engine, Offer, QUICK, Target, have, noise, run, skip, text, wait, write_config,
+    Engine, Offer, QUICK, QUIESCED, Target, have, noise, run, skip, text, wait, write_config,
 };
+use crate::serve::process::Client;
 use crate::tmpfs::Tmpfs;
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -370,5 +371,55 @@ fn two_engines_on_one_export_socket() {
     assert!(path.join("v0.sock").exists(), "it belongs to the first");
     UnixStream::connect(path.join("v0.sock")).unwrap();
     assert_eq!(engine.output(&["check", "v0"]).status.code(), Some(0));
+    engine.end();
+}
+
+/// Two controllers with caches of their own; two clients, each on another core.
+#[test]
+fn t13_flush_on_one_core_covers_writes_of_the_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("v0");
+    let cached = |name, cntlid| {
+        let namespace = format!(
+            "backend = \"file:{}\"\nsize = \"1MiB\"\nvolatile_cache = \"256KiB\"",
+            file.display()
+        );
+        let offer = Offer {
+            cntlid: [cntlid, cntlid + 99],
+            target: "",
+            namespace: &namespace,
+            port: "",
+        };
+        Target::start(directory.path(), name, &offer)
+    };
+    let targets = [cached("one", 1), cached("two", 1001)];
+    let uris = targets.each_ref().map(|it| it.uri.as_str());
+    let keys = format!("cores = 2\n{QUICK}");
+    let engine = Engine::start(directory.path(), &keys, QUIESCED, &uris);
+    engine.wait_path(0, "live");
+    engine.wait_path(1, "live");
+    let mut clients = [0, 1].map(|_| Client::open(&directory.path().join("v0.sock")));
+    let stat = engine.stat();
+    let cores = stat["exports"][0]["cores"].as_array().unwrap();
+    assert!(cores.iter().all(|it| it["clients"] == 1), "{cores:?}");
+    let on_disk = || {
+        let bytes = std::fs::read(&file).unwrap();
+        bytes[..8 << 12].iter().filter(|it| **it == 7).count()
+    };
+    for (writes, flushes) in [(0, 1), (1, 0)] {
+        for block in 0..8 {
+            assert_eq!(clients[writes].write(block << 12, 7), 0);
+        }
+        assert_eq!(on_disk(), 0, "it is in the caches of both");
+        assert_eq!(clients[flushes].flush(), 0);
+        assert_eq!(on_disk(), 8 << 12);
+        for block in 0..8 {
+            assert_eq!(clients[writes].write(block << 12, 0), 0);
+        }
+        assert_eq!(clients[flushes].flush(), 0);
+    }
+    let stat = engine.stat();
+    let writes = [0, 1].map(|path: usize| stat["paths"][path]["writes"].as_u64().unwrap());
+    assert!(writes.iter().all(|it| *it > 8), "both paths: {writes:?}");
     engine.end();
 }

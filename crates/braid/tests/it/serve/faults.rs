@@ -476,7 +476,8 @@ fn damage_on_the_way_is_in_log_stat_and_check() {
     assert!(said.contains("damaged or failed on the way:"), "{said}");
 }
 
-/// Two volumes whose clients are on two cores, over a target with one I/O queue for each host.
+/// Two volumes whose homes are two cores, over a target with one I/O queue for each host: all
+/// clients are at home.
 #[test]
 fn few_io_queues_are_shared_by_the_cores() {
     let directory = tempfile::tempdir().unwrap();
@@ -522,6 +523,18 @@ fn few_io_queues_are_shared_by_the_cores() {
         command.args(words).arg("--socket").arg(file("c.sock"));
         command.output().unwrap()
     };
+    let mut clients = [0; 3].map(|_| Client::open_named(&file("v1.sock"), "v1"));
+    assert!(
+        clients
+            .iter_mut()
+            .all(|it| it.write(0, 2) == 0 && it.flush() == 0)
+    );
+    wait_until(|| {
+        let stat = braid(&["stat", "-o", "json"]);
+        let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).unwrap();
+        let cores = &stat["volumes"][1]["exports"][0]["cores"];
+        (cores[0]["clients"] == 0 && cores[1]["clients"] == 3).then_some(())
+    });
     let check = braid(&["check"]);
     assert_eq!(check.status.code(), Some(0), "{check:?}");
     let stat = braid(&["stat"]);

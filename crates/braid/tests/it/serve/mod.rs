@@ -16,7 +16,7 @@ mod nbd;
 mod no_io_uring;
 mod nvme;
 mod places;
-mod process;
+pub(crate) mod process;
 mod queue;
 mod read_only;
 mod reload;

@@ -74,7 +74,7 @@ fn is_refused(mut stream: impl Read) -> bool {
 #[test]
 fn an_export_turns_away_who_comes_when_all_places_are_taken() {
     let directory = tempfile::tempdir().unwrap();
-    let Some(mut engine) = export(directory.path(), "clients = 2\n") else {
+    let Some(mut engine) = export(directory.path(), "cores = 1\nclients = 2\n") else {
         return;
     };
     let socket = directory.path().join("v0.sock");

@@ -269,6 +269,22 @@ impl Client {
         }
     }
 
+    /// As [`Client::write`]. Its error, or `None`: the connection is over.
+    pub fn try_write(&mut self, offset: u64, fill: u8) -> Result<(), Option<u32>> {
+        let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1];
+        let mut bytes = [&head[..], &[7; 8], &offset.to_be_bytes()].concat();
+        bytes.extend(4096_u32.to_be_bytes());
+        bytes.resize(bytes.len() + 4096, fill);
+        let mut reply = [0; 16];
+        let sent = self.0.write_all(&bytes);
+        sent.and_then(|()| self.0.read_exact(&mut reply))
+            .map_err(|_| None)?;
+        match u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]]) {
+            0 => Ok(()),
+            error => Err(Some(error)),
+        }
+    }
+
     pub fn write(&mut self, offset: u64, fill: u8) -> u32 {
         self.send_write(offset, fill);
         self.answer()

@@ -1,5 +1,6 @@
 //! Volumes of a running engine that come and go with its configuration.
 mod choices;
+mod cores;
 mod race;
 mod rename;
 mod state;
