@@ -27,10 +27,11 @@ impl Server {
         Self::start(directory, &mut command, listens)
     }
 
-    /// `braid run` with an NBD export of one path.
+    /// `braid run` on one core, with an NBD export of one path.
     pub fn over(braid: &Path, uri: &str) -> Result<Self> {
         let directory = directory()?;
-        let config = volume("nbd", "path", &[uri.into()], &directory);
+        let volume = volume("nbd", "path", &[uri.into()], &directory);
+        let config = format!("cores = 1\n{volume}");
         Self::braid(braid, "run", directory, &config, listens)
     }
 

@@ -64,7 +64,7 @@ impl Served {
                  [[namespace]]\nbackend = \"null:1TiB\"\n[[port]]\nlisten = \"{listen}\"\n"
             ),
             _ => format!(
-                "clients = {PLACES}\n{BUFFERS}[[volume]]\nname = \"v0\"\n\
+                "cores = 1\nclients = {PLACES}\n{BUFFERS}[[volume]]\nname = \"v0\"\n\
                  [[volume.path]]\nuri = \"null:1TiB\"\n[[volume.export]]\nnbd = \"{nbd}\"\n"
             ),
         };

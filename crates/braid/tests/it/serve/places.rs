@@ -182,7 +182,7 @@ fn t54_clients_stopped_in_a_write_are_given_up_in_lots() {
     let directory = tempfile::tempdir().unwrap();
     // So many have their memory together, at least.
     let lot = 60;
-    let more = format!("buffers = \"128MiB\"\nclients = {}\n", count + 2);
+    let more = format!("cores = 1\nbuffers = \"128MiB\"\nclients = {}\n", count + 2);
     let Some(_engine) = export(directory.path(), &more) else {
         return;
     };
