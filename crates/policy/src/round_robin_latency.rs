@@ -60,7 +60,7 @@ pub(crate) fn among(
         let path = rest.trailing_zeros() as usize;
         rest &= rest - 1;
         let recent_ns = latency.recent_ns(request, path);
-        if !recent_ns.is_some_and(|recent_ns| recent_ns * WHOLE <= least_ns * TOLERATED) {
+        if recent_ns.is_none_or(|recent_ns| recent_ns * WHOLE > least_ns * TOLERATED) {
             all &= !(1 << path);
         }
     }

@@ -106,8 +106,8 @@ impl<C: Send> Sender<C> {
 
     /// Hands over a connected stream socket (TCP or Unix) that the caller accepted: the machine
     /// hears `handle_accepted(listener)`, in order with the messages sent before. The number need
-    /// not be one of `ReactorConfig::listeners`. `kept` is dropped when the connection has ended, or
-    /// at once where it is turned away. False if the reactor is gone.
+    /// not be one of `ReactorConfig::listeners`. `kept` is dropped when the connection has ended,
+    /// or at once where it is turned away. False if the reactor is gone.
     pub fn adopt(&self, listener: u32, socket: OwnedFd, kept: Option<Kept>) -> bool {
         let sent = self.queue.send(Mail::Adopt(listener, socket, kept)).is_ok();
         self.wake.raise();

@@ -10,8 +10,8 @@
 //! when the engine says so ([`HostEvent::Opened`]): its first path can take I/O. From then on paths
 //! that lead to another namespace are refused, and not before. A step that keeps a volume from
 //! being opened is tried again every second, for as long as the path that asks waits
-//! ([`HostEvent::MarkEnded`]). All of this happens on a thread of its own (`keeper`): no other event
-//! of the cores waits for the state directory.
+//! ([`HostEvent::MarkEnded`]). All of this happens on a thread of its own (`keeper`): no other
+//! event of the cores waits for the state directory.
 //!
 //! [`HostEvent::Opened`]: engine::host::HostEvent::Opened
 //! [`HostEvent::MarkEnded`]: engine::host::HostEvent::MarkEnded

@@ -281,29 +281,9 @@ impl<'a> Reconciler<'a> {
                 self.bound.retain(|it| it.0 != *name);
                 of_leg(service.end_mirror(self.number(name)?, exports, force))?;
             }
-            // Nothing listens, and the mirror's exports are kept with its desired state.
-            Change::AddExport(name, _) | Change::SetExport(name, ..)
-                if service.state().is_stopped(name) => {}
-            Change::AddExport(name, export) => self.bound.push(bound(name, export)?),
-            Change::RemoveExport(name, export) => {
-                let is_it = |it: &(String, Export, Bound)| it.0 == *name && it.1 == *export;
-                let before = self.bound.len();
-                self.bound.retain(|it| !is_it(it));
-                let number = self.number(name);
-                let mut state = service.state();
-                let at = number.map(|it| state.export_at(it, &export.nbd));
-                if let (Ok(Some(at)), true) = (at, self.bound.len() == before) {
-                    service.remove_export(&mut state, at);
-                }
-            }
-            Change::SetExport(name, before, after) => {
-                let number = self.number(name)?;
-                let mut state = service.state();
-                let at = state.export_at(number, &before.nbd);
-                let at = at.ok_or_else(|| format!("{} was removed meanwhile", before.nbd))?;
-                let changed = exports::change(&mut state, at, after.clone());
-                changed.map_err(|error| format!("{error:#}"))?;
-            }
+            Change::AddExport(name, _)
+            | Change::RemoveExport(name, _)
+            | Change::SetExport(name, ..) => self.make_export(name, change)?,
             Change::Nvme(_, NvmeChange::Listen(address, _)) => {
                 let port = HostPort::bind(*address).map_err(|error| format!("{error:#}"))?;
                 self.host_ports.push(port);
@@ -317,6 +297,37 @@ impl<'a> Reconciler<'a> {
             | Change::SetPolicy(..)
             | Change::SetPath(..)
             | Change::SetKeys(..) => unreachable!("{change}: it can't fail"),
+        }
+        Ok(())
+    }
+
+    /// An export comes, goes or changes.
+    fn make_export(&mut self, name: &str, change: &Change) -> Result<(), String> {
+        let service = self.service;
+        match change {
+            // Nothing listens, and the mirror's exports are kept with its desired state.
+            Change::AddExport(..) | Change::SetExport(..) if service.state().is_stopped(name) => {}
+            Change::AddExport(_, export) => self.bound.push(bound(name, export)?),
+            Change::RemoveExport(_, export) => {
+                let is_it = |it: &(String, Export, Bound)| it.0 == name && it.1 == *export;
+                let before = self.bound.len();
+                self.bound.retain(|it| !is_it(it));
+                let number = self.number(name);
+                let mut state = service.state();
+                let at = number.map(|it| state.export_at(it, &export.nbd));
+                if let (Ok(Some(at)), true) = (at, self.bound.len() == before) {
+                    service.remove_export(&mut state, at);
+                }
+            }
+            Change::SetExport(_, before, after) => {
+                let number = self.number(name)?;
+                let mut state = service.state();
+                let at = state.export_at(number, &before.nbd);
+                let at = at.ok_or_else(|| format!("{} was removed meanwhile", before.nbd))?;
+                let changed = exports::change(&mut state, at, after.clone());
+                changed.map_err(|error| format!("{error:#}"))?;
+            }
+            _ => unreachable!("{change}: it is about no export"),
         }
         Ok(())
     }

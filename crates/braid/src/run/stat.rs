@@ -213,8 +213,8 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     Ok(())
 }
 
-/// What `weighted-latency` has on each core, by group and size (row A9); nothing where no core has
-/// anything.
+/// Figures of `weighted-latency` of each core, by group and size (row A9); nothing where no core
+/// has any.
 fn show_cores(text: &mut String, path: &Value) {
     let headings = [
         "   core", "chosen", "weight", "credit", "smoothed", "score", "samples", "ignored",

@@ -290,7 +290,10 @@ proptest! {
     /// Arbitrary text, and text that is nearly a policy or a knob.
     #[test]
     fn a1_a8_hostile_words_are_refused_or_read_again_as_the_same(
-        text in "\\PC*|(numa|round-robin(-latency)?|rr|rr-1m|rotation|queue-depth|weighted-lat(ency)?|soonest)(:[0-9:k-]{0,9})?",
+        text in concat!(
+            "\\PC*|(numa|round-robin(-latency)?|rr|rr-1m|rotation|queue-depth|",
+            "weighted-lat(ency)?|soonest)(:[0-9:k-]{0,9})?"
+        ),
         knob in "\\PC*|(0[xX]?)?[0-9a-f]{0,24}(h|m|s|ms|us|ns|µs)?",
     ) {
         match Policy::parse(&text) {

@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 
 const TWO: &str = "cores = 2\n";
 
-/// What one core has of the first export of a volume.
+/// A figure of the first export of a volume, of each core.
 fn of_cores(rig: &Rig, volume: &str, key: &str) -> Vec<u64> {
     let stat = rig.stat(volume);
     let cores = stat["exports"][0]["cores"].as_array().unwrap().iter();
