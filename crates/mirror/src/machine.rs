@@ -5,7 +5,7 @@
 //!   `read`: reads
 //! * `leaving`: the rest of a leg that has left; `unverified`: late writes of the last one
 //! * `dirty_log`: the bitmap and its pages; `dirty`: what waits for bits, when they are cleared
-//! * `commit`: superblock updates; `confirmed`: legs put back to an older state; `heartbeat`:
+//! * `generation`: the committed state and the latest proposal; `commit`: superblock updates; `confirmed`: legs put back to an older state; `heartbeat`:
 //!   heartbeats and leases; `outputs`: which outputs may be polled without a lease
 //! * `startup`: states from an assembly to the first change; `stop`: those of the clean stop;
 //!   `lifecycle`: both
@@ -43,7 +43,6 @@ use super::layout::Place;
 use super::ownership::{Ownership, State};
 use super::superblock::{Owner, SUPERBLOCK_BYTES};
 use super::{Crc32c, Name, Properties, Superblock};
-use alloc::boxed::Box;
 
 use block::Outcome;
 use block::Range;
@@ -59,6 +58,7 @@ mod copy;
 mod dirty;
 mod dirty_log;
 mod diverged;
+mod generation;
 mod grow;
 mod heartbeat;
 mod io;
@@ -100,6 +100,7 @@ use checks::Checks;
 use commit::SuperblockUpdate;
 use dirty_log::DirtyLog;
 use diverged::Diverged;
+use generation::Generation;
 use grow::Growth;
 use jobs::Jobs;
 use leg::{Leg, LegState, LegTable, Rebuild};
@@ -146,13 +147,8 @@ pub struct Mirror {
     accepting: Accepting,
     loss: Loss,
     legs: LegTable,
-    /// The latest proposal; the committed state if there is none.
-    state: Superblock,
-    /// The state by the last event that was committed.
-    committed: Box<Superblock>,
+    generation: Generation,
     changes: Changes,
-    /// Legs that some leg may call in sync: what they lack is not acknowledged.
-    required: Legs,
     update: SuperblockUpdate,
     sequence: u64,
     unverified: Unverified,
@@ -173,13 +169,13 @@ pub struct Mirror {
 impl Mirror {
     /// The latest proposal; the committed state if there is none.
     pub fn superblock(&self) -> &Superblock {
-        &self.state
+        self.generation.proposed()
     }
 
     /// The state by the last event that was committed.
     #[inline]
     pub fn committed(&self) -> &Superblock {
-        &self.committed
+        self.generation.committed()
     }
 
     /// Where the mirror lies on a leg.
@@ -192,7 +188,7 @@ impl Mirror {
         let place = self.legs.get(leg)?.committed.place;
         let end = place
             .data_offset
-            .checked_add(self.committed.geometry.bytes)?;
+            .checked_add(self.generation.committed().geometry.bytes)?;
         Some(end)
     }
 
@@ -210,7 +206,7 @@ impl Mirror {
             in_sync: self.legs.in_sync().has(leg),
             rebuilding: self.legs.rebuilding().has(leg),
             returning: self.changes.adding.has(leg) || self.legs.is_returning(leg),
-            leaving: self.required.has(leg) && !self.legs.writable().has(leg),
+            leaving: self.generation.required().has(leg) && !self.legs.writable().has(leg),
             lapsed: self.lapsed().has(leg),
             cut_short: cut.is_some(),
             cut_end: cut.and_then(|cut| cut.end),
@@ -253,7 +249,11 @@ impl Mirror {
         let numbers = pages.first..pages.first + pages.count;
         for (index, page) in numbers.zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
             let index = index as usize;
-            page.copy_from_slice(&self.log.dirty().encode(index, self.state.mirror, crc32c));
+            page.copy_from_slice(&self.log.dirty().encode(
+                index,
+                self.generation.proposed().mirror,
+                crc32c,
+            ));
         }
     }
 

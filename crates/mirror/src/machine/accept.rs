@@ -93,12 +93,12 @@ impl Mirror {
     fn mark_cut(&mut self, leg: u8) {
         let range = Range {
             start: self.legs[leg].cut_end().unwrap_or(0), // it may have lost all
-            end: self.committed.geometry.bytes,
+            end: self.generation.committed().geometry.bytes,
         };
         if range.start >= range.end {
             return;
         }
-        for region in self.state.geometry.regions_in(range) {
+        for region in self.generation.regions_in(range) {
             self.note_missed(region);
             self.log.set_dirty(region);
         }

@@ -64,7 +64,7 @@ impl Mirror {
             // It might be too small soon.
             return Err(ChangeError::Refused);
         }
-        if !place.holds(&self.state.geometry) {
+        if !place.holds(&self.generation.proposed().geometry) {
             return Err(ChangeError::Small);
         }
         let fresh = self
@@ -72,13 +72,18 @@ impl Mirror {
             .adding
             .iter()
             .filter_map(|leg| self.legs[leg].fresh());
-        let said = self.state.entries().map(|(_, entry)| entry.id);
+        let said = self
+            .generation
+            .proposed()
+            .entries()
+            .map(|(_, entry)| entry.id);
         if id.is_none() || said.chain(fresh.map(|it| it.0)).any(|it| it == id) {
             return Err(ChangeError::Known);
         }
         let unused = |slot: &u8| {
             let entry = |it: &Superblock| it.legs[usize::from(*slot)];
-            let none = entry(&self.state).is_none() && entry(&self.committed).is_none();
+            let none = entry(self.generation.proposed()).is_none()
+                && entry(self.generation.committed()).is_none();
             let quiet = self.outputs.in_flight(*slot) == 0;
             let changes = self.changes.adding.with(self.changes.removing);
             // Else that would look like news of the new leg.
@@ -90,7 +95,7 @@ impl Mirror {
         let slot = SLOTS.into_iter().find(unused).ok_or(ChangeError::Full)?;
         let superblock = Superblock {
             owner: None,
-            ..self.state.on(slot, place)
+            ..self.generation.proposed().on(slot, place)
         };
         let mut stale = Box::<Stale>::default();
         stale.fresh = Some((id, label));
@@ -112,7 +117,12 @@ impl Mirror {
     pub fn remove_leg(&mut self, leg: u8, now_ns: u64) -> Result<(), ChangeError> {
         self.at(now_ns);
         self.may_change()?;
-        if !self.state.entries().any(|(slot, _)| slot == leg) {
+        if !self
+            .generation
+            .proposed()
+            .entries()
+            .any(|(slot, _)| slot == leg)
+        {
             return Err(ChangeError::Known);
         }
         if self.legs.in_sync() == Legs::one(leg) {
@@ -140,7 +150,11 @@ impl Mirror {
     /// and some may have it. The leg may return then, as one that has left.
     pub fn take_back_removal(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
-        let said = self.state.entries().any(|(slot, _)| slot == leg);
+        let said = self
+            .generation
+            .proposed()
+            .entries()
+            .any(|(slot, _)| slot == leg);
         let may = said && self.changes.removing.has(leg);
         if may {
             self.changes.removing.remove(leg);
@@ -154,7 +168,9 @@ impl Mirror {
     pub fn take_back_addition(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
         let entry = |it: &Superblock| it.legs.get(usize::from(leg)).copied().flatten();
-        let said = entry(&self.state).or(entry(&self.committed)).is_some();
+        let said = entry(self.generation.proposed())
+            .or(entry(self.generation.committed()))
+            .is_some();
         let may = self.changes.adding.has(leg) && !said;
         if may {
             self.changes.adding.remove(leg);
@@ -173,7 +189,12 @@ impl Mirror {
 
     /// A generation was committed: reports legs that it added and removed.
     pub(super) fn commit_leg_changes(&mut self) {
-        let said: Legs = self.state.entries().map(|it| it.0).collect();
+        let said: Legs = self
+            .generation
+            .proposed()
+            .entries()
+            .map(|it| it.0)
+            .collect();
         for leg in self.changes.removing.without(said).iter() {
             self.changes.removing.remove(leg);
             if let Some(stale) = self.legs.get_mut(leg).and_then(Leg::stale_mut) {
@@ -192,7 +213,7 @@ impl Mirror {
     /// Returns what a leg lacks to which nothing was written yet.
     pub(super) fn blank(&self, leg: u8) -> Option<Lack> {
         self.legs[leg].fresh()?;
-        match self.state.state(leg)? {
+        match self.generation.proposed().state(leg)? {
             EntryState::Stale(lack) => Some(lack),
             _ => None,
         }

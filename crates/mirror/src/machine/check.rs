@@ -100,10 +100,7 @@ impl Mirror {
         }
         // A region that a refused write left diverged is resynced anyhow.
         let it = self.copies.expect(job);
-        let (mut piece, up) = (
-            self.state.geometry.regions_in(it.piece),
-            self.legs.in_sync(),
-        );
+        let (mut piece, up) = (self.generation.regions_in(it.piece), self.legs.in_sync());
         it.round.waits.remove(leg);
         let source = it.source;
         let known = piece.any(|region| self.diverged.has(region));

@@ -149,20 +149,19 @@ impl Mirror {
         let Some(next) = self.next_state() else {
             return; // nothing has changed
         };
-        self.state = next;
+        self.generation.propose(next);
         self.ownership.set_releasing(next.owner.is_none());
-        self.bad.note_proposed(self.state.bad);
+        self.bad.note_proposed(self.generation.proposed().bad);
         self.startup.note_proposed();
-        self.required = self.required.with(self.state.in_sync().collect());
         self.write_state(self.legs.in_sync(), Stage::First);
     }
 
     /// The state after all changes since the last committed event; `None` if there are none.
     fn next_state(&self) -> Option<Superblock> {
-        let now = &*self.committed;
+        let now = self.generation.committed();
         let mut next = *now;
         // After an event that was not committed no leg joins: it would be two behind.
-        let failed = now.event != self.state.event;
+        let failed = now.event != self.generation.proposed().event;
         if now.history.current().id != self.lineage {
             next = next.begun(self.lineage);
         }
@@ -217,15 +216,17 @@ impl Mirror {
         }
         let changed = next.event != now.event || failed;
         let changed = changed
-            || self.legs.has_cut_to_commit(self.committed.geometry.bytes)
+            || self
+                .legs
+                .has_cut_to_commit(self.generation.committed().geometry.bytes)
             || next.bad != now.bad;
-        next.event = self.state.event + u64::from(!has(Bug::SameEvent));
+        next.event = self.generation.proposed().event + u64::from(!has(Bug::SameEvent));
         changed.then_some(next)
     }
 
     /// Writes the state to `legs`, as a stage.
     fn write_state(&mut self, legs: Legs, stage: Stage) {
-        let state = self.state;
+        let state = *self.generation.proposed();
         for leg in legs.iter() {
             self.legs[leg].proposed = state;
         }
@@ -240,7 +241,7 @@ impl Mirror {
             let leg = &self.legs[slot];
             let confirmed = self.legs.confirmed_by(leg, &leg.proposed);
             let (cut_at, place) = (
-                leg.cut_at(self.committed.geometry.bytes),
+                leg.cut_at(self.generation.committed().geometry.bytes),
                 leg.committed.place,
             );
             let proposed = &mut self.legs[slot].proposed;
@@ -327,11 +328,16 @@ impl Mirror {
                 self.cut_committed();
                 self.leave(round);
                 if well && stage == Stage::Others {
-                    self.write_state(self.legs.updated_by(&self.state), Stage::Second);
+                    self.write_state(
+                        self.legs.updated_by(self.generation.proposed()),
+                        Stage::Second,
+                    );
                 }
             }
             Stage::Idle => unreachable!("nothing was written"),
-            Stage::Release => self.stopped(self.state.clean && !self.ownership.is_abandoned()),
+            Stage::Release => {
+                self.stopped(self.generation.proposed().clean && !self.ownership.is_abandoned())
+            }
         }
     }
 
@@ -343,15 +349,15 @@ impl Mirror {
         if !round.failed.is_empty() {
             return self.leave(round);
         }
-        let in_sync: Legs = self.state.in_sync().collect();
+        let in_sync: Legs = self.generation.proposed().in_sync().collect();
         let joined = in_sync.both(self.legs.rebuilding());
         if stage == Stage::First && !joined.is_empty() {
             return self.write_state(joined, Stage::Join);
         }
-        self.commit(in_sync, joined);
+        self.commit(joined);
         let others = self
             .legs
-            .updated_by(&self.state)
+            .updated_by(self.generation.proposed())
             .without(self.legs.in_sync());
         let (legs, stage) = match others.is_empty() {
             true => (self.legs.in_sync(), Stage::Second),
@@ -362,10 +368,9 @@ impl Mirror {
     }
 
     /// Commits the generation: changes that waited for it go on.
-    fn commit(&mut self, in_sync: Legs, joined: Legs) {
-        self.required = in_sync;
-        let bytes = self.committed.geometry.bytes;
-        *self.committed = self.state;
+    fn commit(&mut self, joined: Legs) {
+        let bytes = self.generation.committed().geometry.bytes;
+        self.generation.commit();
         self.bad.note_committed();
         if core::mem::take(&mut self.update.is_broken) {
             self.outputs.news(News::Restored);
@@ -377,7 +382,11 @@ impl Mirror {
             self.has_rebuilt_some(leg);
         }
         self.cut_committed();
-        self.loss.poorer &= !self.required.without(self.legs.in_sync()).is_empty();
+        self.loss.poorer &= !self
+            .generation
+            .required()
+            .without(self.legs.in_sync())
+            .is_empty();
         self.commit_leg_changes();
         self.note_grown(bytes);
         if matches!(self.startup.state(), StartState::FirstGeneration { .. }) {

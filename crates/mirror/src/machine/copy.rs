@@ -55,10 +55,7 @@ impl Mirror {
     /// Returns the kind and range of the next copy of a job.
     fn next_copy(&mut self, job: u8) -> Option<(Kind, Range)> {
         if let Some(region) = self.waited_for() {
-            return Some((
-                Kind::Resync(region),
-                self.committed.geometry.bytes_of(region),
-            ));
+            return Some((Kind::Resync(region), self.generation.bytes_of(region)));
         }
         if let Some((leg, range)) = self.copies.next_repair() {
             return Some((Kind::Repair(leg), range));
@@ -75,10 +72,7 @@ impl Mirror {
                 self.copies.idle = true;
                 return None;
             }
-            Some(region) => (
-                Kind::Resync(region),
-                self.committed.geometry.bytes_of(region),
-            ),
+            Some(region) => (Kind::Resync(region), self.generation.bytes_of(region)),
             None if !self.diverged.is_empty() => {
                 self.copies.idle = true;
                 return None;
@@ -86,13 +80,11 @@ impl Mirror {
             None => match self.legs.next_to_rebuild(|region| {
                 self.unreadable.is_paused(region) || self.copies.has_region(region)
             }) {
-                Some(region) => (
-                    Kind::Rebuild(region),
-                    self.committed.geometry.bytes_of(region),
-                ),
+                Some(region) => (Kind::Rebuild(region), self.generation.bytes_of(region)),
                 None => {
                     let is_busy = self.copies.under_way().any(|job| job.kind == Kind::Check);
-                    let (geometry, in_sync) = (&self.committed.geometry, self.legs.in_sync());
+                    let (geometry, in_sync) =
+                        (&self.generation.committed().geometry, self.legs.in_sync());
                     let out = &mut self.outputs;
                     let next = self
                         .checks
@@ -137,7 +129,7 @@ impl Mirror {
             _ => None,
         };
         let ranges = self.ios.iter().filter_map(held);
-        let mut regions = ranges.flat_map(|range| self.state.geometry.regions_in(range));
+        let mut regions = ranges.flat_map(|range| self.generation.regions_in(range));
         regions.find(|&region| {
             let done = self.copies.has_region(region) || self.diverged.is_copied(region);
             self.diverged.has(region) && !done
@@ -181,9 +173,7 @@ impl Mirror {
     fn counts_as_spare(&self, job: &Job, leg: u8) -> bool {
         let reads_spares = matches!(job.kind, Kind::Rebuild(_) | Kind::Repair(_));
         let spares = || {
-            let rebuilt = self
-                .legs
-                .rebuilt_in(self.state.geometry.regions_in(job.piece));
+            let rebuilt = self.legs.rebuilt_in(self.generation.regions_in(job.piece));
             rebuilt.with(self.verified_spares(job.piece))
         };
         reads_spares && spares().has(leg)
@@ -361,7 +351,7 @@ impl Mirror {
 
     /// The piece is copied once more, in smaller ones; false: there are none.
     fn once_more_in_pieces(&mut self, number: u8) -> bool {
-        let block_bytes = self.state.geometry.block_bytes();
+        let block_bytes = self.generation.proposed().geometry.block_bytes();
         let job = self.copies.expect(number);
         let Some(unit) = job.smaller_unit(block_bytes) else {
             return false;
@@ -375,7 +365,7 @@ impl Mirror {
     /// No leg can read the piece: its region is tried again later. Where a leg that has it is about
     /// to return that is no news: the region is tried again then.
     fn note_unreadable(&mut self, piece: Range, returns: bool) {
-        for region in self.state.geometry.regions_in(piece) {
+        for region in self.generation.regions_in(piece) {
             if self.unreadable.note(region) && !returns {
                 self.outputs.news(News::Lost(piece));
             }

@@ -24,7 +24,7 @@ impl Mirror {
     /// Sets the dirty bits of a change, and writes their pages.
     pub(super) fn mark_dirty(&mut self, range: Range) {
         let takers = self.takers();
-        for region in self.state.geometry.regions_in(range) {
+        for region in self.generation.regions_in(range) {
             self.note_missed(region);
             // Its copy is tried again.
             if self.unreadable.has_written(region) {
@@ -60,7 +60,7 @@ impl Mirror {
                 continue;
             };
             let range = slot.request.changes().unwrap_or(Range::new(0, 0));
-            let mut regions = self.state.geometry.regions_in(range);
+            let mut regions = self.generation.regions_in(range);
             match round.outcome {
                 Some(outcome) if !written && regions.any(|it| self.log.lacks(pages, it)) => {
                     self.finish(id, outcome);
@@ -98,7 +98,7 @@ impl Mirror {
             return; // at the next look
         }
         let changes = self.ios.iter().filter_map(|slot| slot.request.changes());
-        let busy = changes.flat_map(|range| self.state.geometry.regions_in(range));
+        let busy = changes.flat_map(|range| self.generation.regions_in(range));
         let but = [self.diverged.regions(), self.unreadable.regions()];
         let (legs, out) = (self.legs.writable(), &mut self.outputs);
         self.log.begin_clearing(may_clear, but, busy, legs, out);
@@ -106,8 +106,8 @@ impl Mirror {
 
     /// Whether dirty bits may be cleared: no leg lacks anything, nor is about to.
     pub(super) fn may_clear(&self) -> bool {
-        let in_sync: Legs = self.state.in_sync().collect();
-        let whole = in_sync == self.legs.in_sync() && !self.state.keeps_intents();
+        let in_sync: Legs = self.generation.proposed().in_sync().collect();
+        let whole = in_sync == self.legs.in_sync() && !self.generation.proposed().keeps_intents();
         let said = self.update.is_idle() && !self.changes.is_growing();
         let well = !self.update.is_broken() && said && self.legs.rebuilding().is_empty();
         well && (whole || has(Bug::IntentsForgotten))
@@ -140,7 +140,7 @@ impl Mirror {
         };
         let next = self
             .log
-            .merge_pages(first, bytes, self.state.mirror, crc32c);
+            .merge_pages(first, bytes, self.generation.proposed().mirror, crc32c);
         self.continue_reading(leg, next);
     }
 

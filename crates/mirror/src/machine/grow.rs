@@ -104,7 +104,8 @@ impl Mirror {
             return Err(GrowError::Refused);
         }
         if let Some((slot, _)) = self
-            .state
+            .generation
+            .proposed()
             .entries()
             .find(|it| !self.legs.in_sync().has(it.0))
         {
@@ -117,15 +118,15 @@ impl Mirror {
                 return Err(GrowError::Leg(slot));
             };
             let allows = leg_bytes.saturating_sub(place.data_offset) / UNIT * UNIT;
-            if allows <= self.state.geometry.bytes {
+            if allows <= self.generation.proposed().geometry.bytes {
                 return Err(GrowError::Small(slot));
             }
             bytes = bytes.min(allows);
-            most = most.min(room(&self.state, &place));
+            most = most.min(room(self.generation.proposed(), &place));
         }
         let geometry = Geometry {
             bytes,
-            ..self.state.geometry
+            ..self.generation.proposed().geometry
         };
         if bytes > most || !geometry.is_sound() {
             return Err(GrowError::Bitmap(most));
@@ -157,7 +158,12 @@ impl Mirror {
         let Some(growth) = self.changes.growth else {
             return; // it keeps its size
         };
-        let all: Legs = self.state.entries().map(|it| it.0).collect();
+        let all: Legs = self
+            .generation
+            .proposed()
+            .entries()
+            .map(|it| it.0)
+            .collect();
         let quiet = self.update.is_idle() && !self.log.is_writing_all() && !self.log.is_clearing();
         match growth.step {
             Step::Wait if self.stop.is_begun() || all != self.legs.in_sync() => {
@@ -190,7 +196,7 @@ impl Mirror {
         self.changes.growth = None;
         self.outputs.wake();
         // Bits beyond the size mean nothing, and must not be found later.
-        let regions = self.committed.geometry.regions();
+        let regions = self.generation.committed().geometry.regions();
         self.resize_maps(regions);
         self.outputs.news(news);
     }
@@ -208,7 +214,7 @@ impl Mirror {
     /// Returns the regions of a mirror of so many bytes beyond the committed size, and the one that
     /// ends there.
     fn new_regions(&self, bytes: u64) -> core::ops::Range<u64> {
-        let now = self.committed.geometry;
+        let now = self.generation.committed().geometry;
         let first = now.bytes >> now.region_shift;
         first..Geometry { bytes, ..now }.regions()
     }
@@ -235,7 +241,7 @@ impl Mirror {
 
     /// A generation was committed, before which the mirror had so many bytes.
     pub(super) fn note_grown(&mut self, before: u64) {
-        let bytes = self.state.geometry.bytes;
+        let bytes = self.generation.proposed().geometry.bytes;
         if bytes == before {
             return;
         }

@@ -28,7 +28,7 @@ impl Mirror {
     pub(super) fn begin_leases(&mut self, terms: Terms) {
         let in_sync = self.legs.in_sync();
         let is_shared = terms.written_ns.is_some() && !has(Bug::NoLease);
-        let interval_ns = match (self.state.heartbeat_interval_ms, is_shared) {
+        let interval_ns = match (self.generation.proposed().heartbeat_interval_ms, is_shared) {
             (0, false) => u64::MAX,
             (ms, _) => heartbeat_ns(ms),
         };
@@ -197,7 +197,7 @@ impl Mirror {
             // It has been overwritten; it is no leg any more.
             return self.heartbeat_failed(leg, Outcome::MediaError);
         };
-        let mirror = self.state.mirror;
+        let mirror = self.generation.proposed().mirror;
         let id = |it: &Superblock| (it.mirror, it.leg().map(|leg| leg.id));
         let is_same = id(&self.legs[leg].committed) == id(&found.superblock);
         let run = self.ownership.owner().run;

@@ -102,13 +102,12 @@ impl Mirror {
         let late = |region| self.log.is_dirty(region);
         let reading = self.startup.is_reading();
         if self.ownership.leases.holds(self.now_ns)
-            && (reading || self.state.geometry.regions_in(range).any(late))
+            && (reading || self.generation.regions_in(range).any(late))
         {
             return false;
         }
         let differs = |region| self.diverged.has(region);
-        !unknown
-            && (self.diverged.is_empty() || !self.state.geometry.regions_in(range).any(differs))
+        !unknown && (self.diverged.is_empty() || !self.generation.regions_in(range).any(differs))
     }
 
     /// Sends a change whose dirty bits are durable.
@@ -118,7 +117,7 @@ impl Mirror {
             && let Some(range) = slot.request.changes()
         {
             let durable = |region| self.log.is_durable(region);
-            if self.state.geometry.regions_in(range).all(durable) || has(Bug::DataBeforeIntent) {
+            if self.generation.regions_in(range).all(durable) || has(Bug::DataBeforeIntent) {
                 match self.config.ends_alone(slot.request) {
                     Some(outcome) => self.finish(id, outcome),
                     None => self.send(id, self.legs.writable()),
@@ -197,7 +196,7 @@ impl Mirror {
     pub(super) fn finish_change(&mut self, id: u32) {
         let slot = *self.ios.expect(id);
         let round = slot.round;
-        let states = [&*self.committed, &self.state];
+        let states = [self.generation.committed(), self.generation.proposed()];
         let done = match slot.request {
             // A leg that has left may not have flushed all acknowledged changes.
             Request::Flush => round.done.both(self.legs.writable()),
@@ -209,7 +208,7 @@ impl Mirror {
         let alone = !slot.recorded.is_empty() && round.done.both(self.legs.in_sync()).is_empty();
         let missed = match has(Bug::AckBeforeStale) {
             true => self.legs.in_sync().without(done),
-            false => self.required.without(done),
+            false => self.generation.required().without(done),
         };
         // A leg that failed it and stays is the last one in sync: its error goes to the caller.
         if round.failed.iter().any(|leg| self.legs.in_sync().has(leg)) {

@@ -121,7 +121,7 @@ impl Mirror {
     /// sync stays, and serves what lies below the smallest size that was seen.
     pub fn leg_resized(&mut self, leg: u8, leg_bytes: u64, now_ns: u64) {
         self.at(now_ns);
-        let mirror_bytes = self.committed.geometry.bytes;
+        let mirror_bytes = self.generation.committed().geometry.bytes;
         let Some(place) = self.place(leg) else {
             return; // it was not there at the start, and can't be reached yet
         };

@@ -13,6 +13,7 @@ use super::checks::Checks;
 use super::commit::SuperblockUpdate;
 use super::dirty_log::DirtyLog;
 use super::diverged::Diverged;
+use super::generation::Generation;
 use super::jobs::Jobs;
 use super::leg::{Cut, Leg, LegState, LegTable, Stale};
 use super::legs::{Legs, Work};
@@ -56,6 +57,7 @@ impl Mirror {
     pub fn start(start: &Start<'_>, mut ownership: Ownership, config: Config, now_ns: u64) -> Self {
         let (assembly, state) = (start.assembly, start.assembly.next);
         ownership.begin(assembly.read_only, now_ns);
+        let owner = Some(*ownership.owner());
         Self {
             config,
             now_ns,
@@ -70,11 +72,9 @@ impl Mirror {
             read_only: assembly.read_only,
             loss: Loss::default(),
             legs: LegTable::default(),
-            state,
-            committed: Box::new(state),
+            generation: Generation::new(state, owner, Legs::default()),
             accepting: Accepting::default(),
             changes: Changes::default(),
-            required: Legs::default(),
             update: SuperblockUpdate::default(),
             sequence: state.sequence,
             unverified: Unverified::default(),
@@ -93,16 +93,19 @@ impl Mirror {
     }
 
     fn with_legs(mut self, start: &Start<'_>) -> Self {
-        self.state.owner = Some(*self.ownership.owner());
-        *self.committed = self.state;
-        *self.startup.newest = self.state;
         let assembly = start.assembly;
         // The generation that others may be forced to go on with counts until it is durable that we
         // go on without.
         let newest = start.given.get(assembly.newest).and_then(|it| it.ok());
         let newest = newest.filter(|_| assembly.unclean);
         let required = newest.map_or(assembly.next, |it| it.superblock);
-        self.required = required.in_sync().collect();
+        let next = assembly.next;
+        self.generation = Generation::new(
+            next,
+            Some(*self.ownership.owner()),
+            required.in_sync().collect(),
+        );
+        *self.startup.newest = *self.generation.committed();
         for (at, (given, role)) in start.given.iter().zip(&assembly.roles).enumerate() {
             let Ok(found) = given else {
                 continue;
@@ -131,7 +134,7 @@ impl Mirror {
             };
             let mut leg = Leg::new(found.superblock, found.copy, state);
             if leg.stale().is_none() {
-                leg.since_event = self.state.event;
+                leg.since_event = self.generation.proposed().event;
             }
             if at == assembly.newest {
                 *self.startup.newest = found.superblock;
@@ -147,13 +150,13 @@ impl Mirror {
         let there = given.filter(|it| !lags(it.1)).filter_map(|it| it.0.ok());
         let there = there.map(|it| it.superblock.slot).collect();
         self.bad
-            .keep_left_out(&self.state, &self.startup.newest, there);
+            .keep_left_out(self.generation.proposed(), &self.startup.newest, there);
         self.begin_leases(start.terms);
         let recovers = self.startup.is_unclean && !self.read_only;
         self.startup.needs_write = recovers || self.legs.has_fenced();
         // Requests that can be made of all legs at once.
         let (ios, jobs) = (self.config.ios, usize::from(self.config.copies));
-        let legs = self.state.entries().count();
+        let legs = self.generation.proposed().entries().count();
         self.log.reserve(ios);
         self.outputs.reserve((ios + 2 * jobs + 4) * (legs + 2));
         self.startup.begin_reading(self.legs.in_sync());
@@ -314,13 +317,13 @@ impl Mirror {
     /// Returns what the host records of the mirror: the lineage that is to begin, once that was
     /// asked for; else the last state that was committed.
     pub fn lineage_record(&self) -> Record {
-        let committed = Record::of(&self.committed);
+        let committed = Record::of(self.generation.committed());
         if committed.lineage == self.lineage || self.record == LineageRecord::Due {
             return committed;
         }
         Record {
             lineage: self.lineage,
-            event: self.committed.event + 1,
+            event: self.generation.committed().event + 1,
             in_sync: self.legs.in_sync().0,
             clean: false,
             ..committed
@@ -329,12 +332,14 @@ impl Mirror {
 
     /// Returns the properties, with a pending change.
     pub fn properties(&self) -> Properties {
-        self.changes.properties.unwrap_or(self.state.properties)
+        self.changes
+            .properties
+            .unwrap_or(self.generation.proposed().properties)
     }
 
     /// Whether the properties are durable on the legs.
     pub fn has_kept_properties(&self) -> bool {
-        self.properties() == self.committed.properties
+        self.properties() == self.generation.committed().properties
     }
 
     /// Sets the abilities of all legs: see [`Config`]. Called before a leg that can do less
@@ -406,7 +411,7 @@ impl Mirror {
             return;
         }
         if self.read_only {
-            return self.stopped(self.state.clean);
+            return self.stopped(self.generation.proposed().clean);
         }
         if !self.startup.has_proposed() && self.ownership.leases.holds(self.now_ns)
             || self.unverified.is_held(self.now_ns)
@@ -436,7 +441,7 @@ impl Mirror {
                 }
             }
             // Nothing is left to be written.
-            StopState::Clearing if self.state.clean => self.stopped(true),
+            StopState::Clearing if self.generation.proposed().clean => self.stopped(true),
             StopState::Clearing => self.release_ownership(),
         }
     }

@@ -122,12 +122,16 @@ impl Mirror {
 
     /// Whether others than those in sync now may be in sync at the next start, and have more there.
     fn may_come_back(&self, range: Range) -> bool {
-        let others = !self.required.without(self.legs.in_sync()).is_empty() && !self.read_only;
+        let others = !self
+            .generation
+            .required()
+            .without(self.legs.in_sync())
+            .is_empty()
+            && !self.read_only;
         self.loss.poorer
             && others
             && self
-                .state
-                .geometry
+                .generation
                 .regions_in(range)
                 .any(|it| self.log.is_dirty(it))
     }

@@ -61,7 +61,7 @@ impl Mirror {
     pub(super) fn spares(&self, range: Range, but: Legs) -> Legs {
         let rebuilt = self
             .legs
-            .rebuilt_in(self.state.geometry.regions_in(range))
+            .rebuilt_in(self.generation.regions_in(range))
             .without(but);
         if self.bad.legs_in(rebuilt, range) != rebuilt {
             return rebuilt;

@@ -97,8 +97,7 @@ impl Mirror {
             && !self.ownership.is_lost()
             && !self.legs.has_lost(range)
             && !self
-                .state
-                .geometry
+                .generation
                 .regions_in(range)
                 .any(|region| self.unreadable.has(region))
             && self
@@ -132,7 +131,7 @@ impl Mirror {
         }
         let spares = match has(Bug::LackingRead) {
             true => self.legs.rebuilding(),
-            false => self.legs.rebuilt_in(self.state.geometry.regions_in(range)),
+            false => self.legs.rebuilt_in(self.generation.regions_in(range)),
         };
         let legs = match self.legs.in_sync().without(but) {
             up if up.is_empty() || !has(Bug::SpareLacks) => up.with(spares.without(but)),
@@ -240,7 +239,7 @@ impl Mirror {
 
     /// Cuts a piece that no leg could read. Returns whether smaller ones may be read.
     fn cut(&mut self, id: u32, range: Range) -> bool {
-        let block = self.state.geometry.block_bytes();
+        let block = self.generation.proposed().geometry.block_bytes();
         let Some(slot) = self.ios.get(id) else {
             return false;
         };
@@ -267,13 +266,13 @@ impl Mirror {
         if self.legs.rebuilding().is_empty() && self.legs.verified().is_empty() {
             return false;
         }
-        self.state.geometry.regions_in(range).any(|region| {
-            let region = self.committed.geometry.bytes_of(region);
+        self.generation.regions_in(range).any(|region| {
+            let region = self.generation.bytes_of(region);
             let part = Range {
                 start: region.start.max(range.start),
                 end: region.end.min(range.end),
             };
-            let spares = self.legs.rebuilt_in(self.state.geometry.regions_in(part));
+            let spares = self.legs.rebuilt_in(self.generation.regions_in(part));
             !spares.with(self.waiting_spares(part)).is_empty()
         })
     }

@@ -25,10 +25,18 @@ impl Mirror {
             };
             if it.left() == 0 {
                 self.flush_rebuilt(leg, Step::LastFlush, Step::Whole);
-            } else if let Some(to) = self.state.rebuilt_up_to(leg).and_then(|was| {
-                let (geometry, most) = (&self.state.geometry, self.config.position_bytes);
-                it.position_due(was, geometry, most, self.now_ns)
-            }) {
+            } else if let Some(to) = self
+                .generation
+                .proposed()
+                .rebuilt_up_to(leg)
+                .and_then(|was| {
+                    let (geometry, most) = (
+                        &self.generation.proposed().geometry,
+                        self.config.position_bytes,
+                    );
+                    it.position_due(was, geometry, most, self.now_ns)
+                })
+            {
                 self.flush_rebuilt(leg, Step::Flushing(to), Step::Position(to));
             }
         }
@@ -66,7 +74,7 @@ impl Mirror {
 
     /// Legs may differ in these bytes, although no crash was between.
     pub(super) fn mark_diverged(&mut self, range: Range) {
-        for region in self.state.geometry.regions_in(range) {
+        for region in self.generation.regions_in(range) {
             if self.legs.in_sync().count() > 1 {
                 self.diverged.mark(region, self.now_ns);
             }

@@ -32,7 +32,8 @@ impl Mirror {
     }
 
     fn is_alone(&self) -> bool {
-        let alone = self.legs.in_sync().count() == 1 && self.required == self.legs.in_sync();
+        let alone =
+            self.legs.in_sync().count() == 1 && self.generation.required() == self.legs.in_sync();
         let resyncs = |job: &Job| matches!(job.kind, Kind::Resync(_));
         let writes = self.copies.under_way().any(resyncs);
         !self.diverged.is_empty() && alone && !writes

@@ -54,7 +54,10 @@ impl Mirror {
         if self.legs.get(leg).is_none() {
             // It was not there at the start.
             self.ownership.leases.forget(leg);
-            let superblock = self.state.on(leg, self.state.place);
+            let superblock = self
+                .generation
+                .proposed()
+                .on(leg, self.generation.proposed().place);
             let state = LegState::Missing(Box::default());
             self.legs.insert(leg, Leg::new(superblock, 0, state));
         }
@@ -138,8 +141,8 @@ impl Mirror {
         // A leg that is about to be removed, ordered while its addition was committed, stays away;
         // one whose addition is not committed begins with that.
         let changes = self.changes.adding.with(self.changes.removing);
-        let ours = self.state.is_stale(leg) && !changes.has(leg);
-        fenced && ours && !self.required.has(leg) && self.update.is_idle()
+        let ours = self.generation.proposed().is_stale(leg) && !changes.has(leg);
+        fenced && ours && !self.generation.required().has(leg) && self.update.is_idle()
     }
 
     pub(super) fn return_failed(&mut self, leg: u8, outcome: Outcome) {
@@ -206,13 +209,21 @@ impl Mirror {
 
     /// Returns what a leg with superblock `found` lacks.
     pub(super) fn lack_of(&self, leg: u8, found: &Chosen) -> Result<Lack, Unfit> {
-        let id = |slot: u8| self.state.legs.get(usize::from(slot)).copied().flatten();
+        let id = |slot: u8| {
+            self.generation
+                .proposed()
+                .legs
+                .get(usize::from(slot))
+                .copied()
+                .flatten()
+        };
         let same = id(leg).map(|it| it.id) == found.superblock.leg().map(|it| it.id);
         let superblock = found.superblock;
-        if superblock.mirror != self.state.mirror || superblock.slot != leg || !same {
+        if superblock.mirror != self.generation.proposed().mirror || superblock.slot != leg || !same
+        {
             return Err(Unfit::Other);
         }
-        if !superblock.place.holds(&self.state.geometry) {
+        if !superblock.place.holds(&self.generation.proposed().geometry) {
             return Err(Unfit::Small);
         }
         if superblock.sequence.saturating_sub(AHEAD_MAX) > self.sequence {
@@ -224,7 +235,10 @@ impl Mirror {
         let now = Superblock {
             sequence: self.sequence,
             confirmed: 0,
-            ..self.state.on(us.committed.slot, us.committed.place)
+            ..self
+                .generation
+                .proposed()
+                .on(us.committed.slot, us.committed.place)
         };
         let wishes = Wishes {
             without: true,
@@ -250,9 +264,12 @@ impl Mirror {
         if !self.bad.leg_returns(leg, lack.position == 0) {
             return self.return_failed(leg, Outcome::NoSpace);
         }
-        let mut lacking =
-            self.legs[leg].lacks_when_back(&lack, self.log.dirty(), &self.state.geometry);
-        let region_shift = self.state.geometry.region_shift;
+        let mut lacking = self.legs[leg].lacks_when_back(
+            &lack,
+            self.log.dirty(),
+            &self.generation.proposed().geometry,
+        );
+        let region_shift = self.generation.proposed().geometry.region_shift;
         for region in self.bad.regions_of(leg, region_shift.into()) {
             lacking.set(region);
         }
@@ -273,11 +290,13 @@ impl Mirror {
     /// A generation was committed in which it is being rebuilt, or with its position.
     pub(super) fn has_rebuilt_some(&mut self, leg: u8) {
         match self.legs.rebuild(leg).map(Rebuild::step) {
-            Some(Step::Event(_)) if self.state.rebuilt_up_to(leg).is_some() => {
+            Some(Step::Event(_)) if self.generation.proposed().rebuilt_up_to(leg).is_some() => {
                 self.legs.expect_rebuild(leg).set_step(Step::Copying);
                 self.outputs.news(News::Rebuilding(leg));
             }
-            Some(Step::Position(to)) if self.state.rebuilt_up_to(leg) == Some(to) => {
+            Some(Step::Position(to))
+                if self.generation.proposed().rebuilt_up_to(leg) == Some(to) =>
+            {
                 self.legs.expect_rebuild(leg).set_step(Step::Copying);
             }
             _ => {}
@@ -295,7 +314,7 @@ impl Mirror {
         let it = &mut self.legs[leg];
         it.errors = 0;
         it.bad_full = None;
-        it.since_event = self.state.event;
+        it.since_event = self.generation.proposed().event;
         // An old flush covers all of what it has.
         for slot in self.ios.iter_mut() {
             let waits = slot.round.waits.has(leg);

@@ -104,7 +104,7 @@ impl Mirror {
         };
         let runs = runs && !self.legs.writable().has(leg);
         let has_nothing = it.is_void || it.is_discarded || it.fresh.is_some();
-        let known = runs && it.missed.is_some() && self.state.is_stale(leg);
+        let known = runs && it.missed.is_some() && self.generation.proposed().is_stale(leg);
         known && !has_nothing && !self.changes.removing.has(leg)
     }
 
@@ -185,8 +185,7 @@ impl Mirror {
         self.ownership.leases.forget_lapse(leg);
         if !was_verified {
             self.retry_unreadable(|it, region| {
-                it.waiting_spares(it.committed.geometry.bytes_of(region))
-                    .has(leg)
+                it.waiting_spares(it.generation.bytes_of(region)).has(leg)
             });
         }
         self.outputs.wake();
@@ -247,13 +246,12 @@ impl Mirror {
     /// Whether a leg that is away lacks nothing of a range, as far as this engine knows: when it
     /// can be reached again, it is read there.
     pub fn may_have(&self, leg: u8, range: Range) -> bool {
-        let said = match self.state.state(leg) {
+        let said = match self.generation.proposed().state(leg) {
             Some(EntryState::Stale(lack)) => lack.position,
             _ => 0,
         };
         let lacks = |missed: &Bitmap| {
-            self.state
-                .geometry
+            self.generation
                 .regions_in(range)
                 .any(|region| missed.is_set(region))
         };

@@ -31,7 +31,7 @@ impl Mirror {
         let counts = self.legs.in_sync().has(leg)
             || self
                 .legs
-                .rebuilt_in(self.state.geometry.regions_in(range))
+                .rebuilt_in(self.generation.regions_in(range))
                 .has(leg);
         let recorded = self.bad.record(leg, range, counts, &mut self.outputs);
         if recorded == Recorded::Kept {
@@ -116,14 +116,20 @@ impl Mirror {
         let left = self.legs.writable().both(round.failed.with(round.refused));
         if left.is_empty() {
             let losses = self.times_given_up();
-            self.bad.flushed(losses, &self.legs, &self.committed);
+            self.bad
+                .flushed(losses, &self.legs, self.generation.committed());
         } else {
             self.bad.pause(self.now_ns);
             // The last leg in sync can't flush: I/O that waits for that fails.
             let outcome = round.outcome.unwrap_or(Outcome::PathError);
             self.finish_where(outcome, |it, slot| {
                 let waits = slot.phase() == Phase::Leaving && slot.request.reads().is_none();
-                waits && it.bad.holds(slot, &it.legs, [&it.committed, &it.state])
+                waits
+                    && it.bad.holds(
+                        slot,
+                        &it.legs,
+                        [it.generation.committed(), it.generation.proposed()],
+                    )
             });
         }
         self.propose();
@@ -154,7 +160,7 @@ impl Mirror {
         let spoiled = self.legs.failed_by_medium(round, self.now_ns);
         if !spoiled.is_empty()
             && job
-                .smaller_unit(self.state.geometry.block_bytes())
+                .smaller_unit(self.generation.proposed().geometry.block_bytes())
                 .is_some()
         {
             round.failed = round.failed.without(spoiled);
@@ -180,7 +186,8 @@ impl Mirror {
     pub(super) fn copy_has_no_source(&mut self, job: &Job) {
         for leg in job.targets.both(self.legs.rebuilding()).iter() {
             let reaches = self
-                .state
+                .generation
+                .proposed()
                 .rebuilt_up_to(leg)
                 .is_some_and(|it| it >= job.piece.end);
             let keeps = reaches && self.bad.keep_only_last_copy(leg, job.piece);

@@ -224,7 +224,7 @@ impl Rig {
     }
 
     fn bad(&self, leg: u8) -> Vec<(u64, u64)> {
-        let record = self.mirror.committed.bad;
+        let record = self.mirror.committed().bad;
         let of = record.of(leg, Unwritten);
         of.map(|it| (it.first, it.end())).collect()
     }
@@ -235,14 +235,14 @@ impl Rig {
             let committed = &self.mirror.legs[leg].committed;
             let bytes = committed.encode(0, crc32_iscsi);
             let read = Superblock::parse(&bytes, 0, crc32_iscsi).unwrap();
-            assert_eq!(read.bad, self.mirror.committed.bad);
+            assert_eq!(read.bad, self.mirror.committed().bad);
         }
     }
 }
 
 /// The first block of a unit, and the one behind it.
 fn blocks(rig: &Rig, unit: u64) -> (u64, u64) {
-    let shift = rig.mirror.state.geometry.block_shift;
+    let shift = rig.mirror.superblock().geometry.block_shift;
     ((unit * UNIT) >> shift, ((unit + 1) * UNIT) >> shift)
 }
 
@@ -465,7 +465,11 @@ fn fails_on_a_rebuilt_leg(answers: usize) -> bool {
     let (mut write, mut answered) = (None, 0);
     while !rig.mirror.legs.in_sync().has(1) {
         rig.pass(1);
-        let regions = rig.mirror.state.geometry.regions_in(Range::new(0, 2 << 20));
+        let regions = rig
+            .mirror
+            .superblock()
+            .geometry
+            .regions_in(Range::new(0, 2 << 20));
         let has_all = rig.mirror.legs.rebuilt_in(regions).has(1);
         if has_all && write.is_none() && answered >= answers {
             write = Some(rig.ask(Request::Write(at(BAD, 1), false)));
@@ -533,7 +537,7 @@ fn last_copy_comes_back_with_the_leg_that_has_it() {
     assert_eq!(rig.mirror.last_copy_on(1), None);
     rig.mirror.leg_lost(0, rig.now_ns);
     rig.run();
-    assert_eq!(rig.mirror.committed.bad.of(0, LastCopy).count(), 1);
+    assert_eq!(rig.mirror.committed().bad.of(0, LastCopy).count(), 1);
     assert_eq!(rig.mirror.last_copy_on(0), Some(at(BAD, 1)));
     // Its region is written meanwhile.
     assert!(rig.write(at(BAD + 1, 1)).is_done());
@@ -544,7 +548,7 @@ fn last_copy_comes_back_with_the_leg_that_has_it() {
     assert_eq!(rig.in_sync(), 2);
     let over = |it: &(u8, Range)| it.0 == 0 && units(it.1).contains(&BAD);
     assert!(!rig.written.iter().any(over), "{:?}", rig.written);
-    assert_eq!(rig.mirror.committed.bad.of(0, LastCopy).count(), 0);
+    assert_eq!(rig.mirror.committed().bad.of(0, LastCopy).count(), 0);
     assert_eq!(rig.read(at(BAD, 2)), Ok(vec![good, good + 1]));
     assert_eq!(rig.bad(1), [blocks(&rig, BAD)]);
     rig.is_said();
@@ -560,7 +564,7 @@ fn last_copy_that_was_written_over_counts_no_more() {
     rig.refuses.clear();
     assert_eq!(rig.write(at(BAD, 1)), Outcome::Done);
     let newer = rig.version;
-    assert_eq!(rig.mirror.committed.bad.of(0, LastCopy).count(), 0);
+    assert_eq!(rig.mirror.committed().bad.of(0, LastCopy).count(), 0);
     assert_eq!(rig.read(at(BAD, 1)), Ok(vec![newer]));
     assert_eq!(rig.request(Request::Flush), Outcome::Done);
     assert!(
@@ -702,7 +706,7 @@ fn t14_leg_that_lags_keeps_the_last_copy() {
     next.pass(3000);
     assert_eq!((next.in_sync(), next.bad(1)), (2, vec![]));
     assert_eq!(next.read(at(BAD, 1)), Ok(vec![good]));
-    assert_eq!(next.mirror.committed.bad.of(1, LastCopy).count(), 0);
+    assert_eq!(next.mirror.committed().bad.of(1, LastCopy).count(), 0);
     next.is_said();
 }
 

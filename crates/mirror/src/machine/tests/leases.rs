@@ -419,7 +419,9 @@ fn an_event_that_was_taken_back_fails_with_the_beats_of_the_last_leg() {
     end_heartbeats_well(&mut mirror, &mut heartbeats, 8 * INTERVAL);
     let times = (8 * INTERVAL, 12 * INTERVAL);
     pass(&mut mirror, times, Legs::default(), &mut heartbeats);
-    assert!(!mirror.update.is_broken() && mirror.state.is_stale(1) && mirror.lapsed().is_empty());
+    assert!(
+        !mirror.update.is_broken() && mirror.superblock().is_stale(1) && mirror.lapsed().is_empty()
+    );
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::super::planted::{Bug, plant};
 use super::super::*;
 use super::rules::{BLOCK, MS};
 use crate::bitmap::Bitmap;
+use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use crc_fast::crc32_iscsi;
@@ -276,7 +277,7 @@ impl Rivals {
 
     fn poll_mirror(&mut self, host: usize, mut mirror: Box<Mirror>) {
         while let Some(output) = mirror.poll_output(self.now_ns) {
-            let event = mirror.committed.event;
+            let event = mirror.committed().event;
             let (ticket, asked) = match output {
                 Output::News(News::LostOwnership) => return,
                 Output::News(_) => continue,
