@@ -5,8 +5,9 @@
 //!   `read`: reads
 //! * `leaving`: the rest of a leg that has left; `unverified`: late writes of the last one
 //! * `dirty_log`: the bitmap and its pages; `dirty`: what waits for bits, when they are cleared
-//! * `generation`: the committed state and the latest proposal; `commit`: superblock updates; `confirmed`: legs put back to an older state; `heartbeat`:
-//!   heartbeats and leases; `outputs`: which outputs may be polled without a lease
+//! * `generation`: the committed state and the latest proposal; `commit`: superblock updates;
+//!   `confirmed`: legs put back to an older state; `heartbeat`: heartbeats and leases; `outputs`:
+//!   outputs in order, and which may be polled without a lease
 //! * `startup`: states from an assembly to the first change; `stop`: those of the clean stop;
 //!   `lifecycle`: both
 //! * `accept`: a user accepts what the last leg in sync has lost; `loss`: lost caches
