@@ -191,21 +191,21 @@ impl Selector {
         if self.policy == Policy::Soonest {
             return self.select_soonest(request, paths);
         }
-        let mut cell = request.group as usize;
         let chosen = match self.policy {
             Policy::Numa => numa::choose(paths),
             Policy::RoundRobin { bytes } => self.round_robin.choose(bytes, request.length, paths),
             Policy::QueueDepth => queue_depth::choose(paths, &self.in_flight),
             Policy::WeightedLatency(over) => {
-                cell = weighted_latency::cell(over.buckets, request.group, request.length);
+                let cell = weighted_latency::cell(over.buckets, request.group, request.length);
                 if over.buckets {
                     self.ticket = self.weighted.ticket(cell);
                 }
-                self.weighted.choose(cell, paths)
+                let chosen = self.weighted.choose(cell, paths)?;
+                return Some(self.place(cell, chosen));
             }
             _ => self.choose_rarely(request, paths),
         }?;
-        Some(self.place(cell, chosen))
+        Some(self.place(request.group as usize, chosen))
     }
 
     /// Counts an I/O on its path.
