@@ -297,10 +297,9 @@ fn what_one_value_cannot_tell_has_its_place_too() {
     let few = Config::parse(&format!("cores = 1\ncpus = [1, 2]{GOOD}")).unwrap_err();
     assert!(few.starts_with("line 2, column 8: cpus"), "{few}");
     let none = Config::parse(&format!("cores = 0{GOOD}")).unwrap_err();
-    assert!(
-        none.starts_with("line 1, column 9: cores must be"),
-        "{none}"
-    );
+    for part in ["line 1, column 9", "cores must be 1…256"] {
+        assert!(none.contains(part), "{none}");
+    }
 }
 
 /// The reader of serde lists the keys when it meets one that isn't there.

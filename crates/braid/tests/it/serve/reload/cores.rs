@@ -106,7 +106,6 @@ fn one_core_has_all_clients_and_a_mirror_is_on_one() {
     let created = create(&rig);
     assert!(created.status.success(), "{created:?}");
     rig.start(&[V0, ("m0", &[], &keys)]);
-    wait_until(|| (rig.ask(&["check", "m0"])["state"] == "ok").then_some(()));
     let mut clients = four(&rig, "m0");
     assert_eq!(of_cores(&rig, "m0", "clients"), [4], "its home alone");
     assert_eq!(clients[0].write(0, 1), 0);
