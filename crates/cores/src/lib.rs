@@ -89,7 +89,7 @@ pub enum RunEvent {
     /// were not flushed: a line that names it.
     Unflushed(u16, String),
     /// See [`HostEvent::Loss`].
-    Loss(u16, bool),
+    Loss(u16, u16, bool),
     /// The reactor of that core has ended, whatever the reason.
     Gone,
     /// All reactors have ended, as they were told to, and how.
@@ -300,7 +300,9 @@ impl RunMachine {
                 others,
             } => self.tell(RunEvent::Unfinished(volume, changes, others)),
             HostEvent::Unflushed(volume, line) => self.tell(RunEvent::Unflushed(volume, line)),
-            HostEvent::Loss(volume, untold) => self.tell(RunEvent::Loss(volume, untold)),
+            HostEvent::Loss(volume, untold) => {
+                self.tell(RunEvent::Loss(self.core, volume, untold));
+            }
             _ => {}
         }
     }

@@ -26,7 +26,7 @@
 //! A change is shown once it was under way for [`SHOWN_AFTER_NS`] to twice that. Until then, and
 //! until its core has heard that its client is gone, another core does not know of it: if a client
 //! sends it again sooner, there is no order between the two.
-use crate::limits::SHOWN_AFTER_NS;
+use crate::limits::{SHOWN_AFTER_NS, SHOWN_AT_ONCE};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use block::order::{ChangeOrder, Ticket};
@@ -171,15 +171,16 @@ impl CrossCore {
         self.send(0, CoreMessage::Over(self.id(key)));
     }
 
-    /// Shows a change that is under way here.
-    pub fn show(&mut self, place: Ticket, volume: u16, range: Range) {
+    /// Shows a change that is under way here, unless it was before; whether that is so.
+    pub fn show(&mut self, place: Ticket, volume: u16, range: Range) -> bool {
         if self.shown.contains_key(&place) {
-            return; // before, for its age or its client
+            return false;
         }
         let key = self.own.insert(Own::Shown);
         self.shown.insert(place, key);
         let id = self.id(key);
         self.send_others(CoreMessage::Show(OtherChange { id, volume, range }));
+        true
     }
 
     /// A change that may be shown has ended here.
@@ -215,9 +216,10 @@ impl CrossCore {
 
     fn look(&mut self, order: &mut ChangeOrder, now_ns: u64) {
         if self.look_ns > 0 {
+            let mut left = SHOWN_AT_ONCE;
             order.for_each_begun(|begun, volume, range, looks| {
-                if looks > 0 && self.may_show(begun.owner) {
-                    self.show(begun.ticket, volume as u16, range);
+                if looks > 0 && left > 0 && self.may_show(begun.owner) {
+                    left -= u32::from(self.show(begun.ticket, volume as u16, range));
                 }
             });
         }
@@ -292,8 +294,11 @@ impl CrossCore {
                 if self.core == 0 {
                     let asked = self.asking.remove(&id);
                     assert!(asked.is_some(), "a change is over that did not ask");
+                    // Those that had left before it asked have no place of it.
                     for core in (1..self.cores).filter(|core| *core != id.core) {
-                        self.send(core, CoreMessage::Over(id));
+                        if self.left >> core & 1 == 0 {
+                            self.send(core, CoreMessage::Over(id));
+                        }
                     }
                 }
                 if id.core != self.core {

@@ -198,3 +198,9 @@ pub const LEG_RETRY_MAX_NS: u64 = 300_000_000_000;
 /// For how long a change is under way, at the least, before the other cores are told of it, ns.
 /// Clients wait for a second or more before they send a change again.
 pub const SHOWN_AFTER_NS: u64 = 125_000_000;
+/// Most changes that the other cores are told of at a time for their age: other news has room in
+/// the mailboxes too.
+pub const SHOWN_AT_ONCE: u32 = 512;
+/// How long I/O waits on a core that has no queue to any usable path while others have, ns: its
+/// clients are sent to those.
+pub const NO_QUEUE_WAIT_NS: u64 = 5_000_000_000;

@@ -1,7 +1,7 @@
 //! All limits of this crate, and those that several programs share.
 
 /// Most cores that one program drives (`--cores`).
-pub const CORES_MAX: usize = 256;
+pub const CORES_MAX: usize = 64;
 /// Addresses of one name that are tried.
 pub const ADDRESSES_TRIED_MAX: usize = 16;
 /// Most bytes of buffers on one core: of a load, outstanding I/Os times the largest block size; of

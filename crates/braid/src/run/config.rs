@@ -46,28 +46,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 pub use subsystems::{Namespace, Subsystem};
 use target::quantity::{Duration, Identifier, Rate, Size};
 
 /// Keep-alive time-out, unless half of `io_timeout` is shorter (T12): as the kernel's host.
 const KEEP_ALIVE_NS: u64 = 5_000_000_000;
-/// Cores that are used where a file does not say how many, at most: more pay only for volumes that
-/// are busier than most.
-const CORES_USUAL_MAX: u16 = 4;
-
-/// Cores that are used where a file does not say how many: one for each CPU that it names, or as
-/// many as this process may run on, at most [`CORES_USUAL_MAX`]. The CPUs of a process may become
-/// others while it runs; what was found first counts, as a reload can't change it.
+/// Cores that are used where a file does not say how many: one for each CPU that it names, else one.
 fn usual_cores(cpus: &[usize]) -> u16 {
-    static OF_MACHINE: OnceLock<u16> = OnceLock::new();
-    if !cpus.is_empty() {
-        return u16::try_from(cpus.len()).unwrap_or(u16::MAX);
-    }
-    *OF_MACHINE.get_or_init(|| {
-        let there = std::thread::available_parallelism().map_or(1, usize::from);
-        there.min(CORES_USUAL_MAX.into()) as u16
-    })
+    u16::try_from(cpus.len().max(1)).unwrap_or(u16::MAX)
 }
 
 /// A whole engine.

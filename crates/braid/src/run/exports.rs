@@ -116,7 +116,8 @@ impl Service {
     }
 
     /// A path of a volume has fewer I/O queues than there are cores: only the volume's home is sure
-    /// to have one. Clients on other cores are disconnected, and find it when they connect again.
+    /// to have one. Clients on other cores are disconnected at once, since what they ask for waits
+    /// there, and find it when they connect again.
     pub fn keep_clients_home(&self, volume: u16) {
         let state = self.state();
         let seats = self.senders.seats(volume);
@@ -133,7 +134,8 @@ impl Service {
             exported.accepting.set_target(target);
             for core in self.senders.cores_of_clients(volume) {
                 if core != home {
-                    let renew = state.renewal(number, exported);
+                    let offer = state.offer(exported.volume, &exported.export);
+                    let renew = ExportControl::Renew(number as u32, offer, 0);
                     self.senders.core(core).send(RunControl::Export(renew));
                 }
             }

@@ -153,7 +153,8 @@ impl Service {
                 log::say(line);
                 self.note_unflushed(volume);
             }
-            RunEvent::Loss(volume, untold) => self.note_loss(volume, untold),
+            RunEvent::Loss(core, volume, untold) => self.note_loss(core, volume, untold),
+            RunEvent::FewQueues(volume) => self.keep_clients_home(volume),
             RunEvent::Unfinished(volume, ..) => self.marks().note_unfinished(&self.name(volume)),
             RunEvent::Changed(ticket, answer) => self.change_answered(ticket, answer),
             _ => {}
@@ -466,11 +467,11 @@ impl Service {
     }
 
     /// Writes that a path that has left had acknowledged and not flushed: no flush of the volume
-    /// has failed for that yet, or one has.
-    fn note_loss(&self, volume: u16, untold: bool) {
+    /// of that core has failed for that yet, or one has.
+    fn note_loss(&self, core: u16, volume: u16, untold: bool) {
         let of = self.state().volumes.meant(volume).map(|it| it.to_mark());
         if let Some(of) = of
-            && let Err(error) = self.marks().note_loss(&of, untold)
+            && let Err(error) = self.marks().note_loss(&of, core, untold)
         {
             log::say(format!(
                 "{}: if this engine is killed, the next one will not say that writes may be lost \

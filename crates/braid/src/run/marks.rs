@@ -61,6 +61,9 @@ pub struct Mark {
     /// One has left with writes that were not flushed, and nobody was told.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     loss: bool,
+    /// The cores of this engine whose clients were not told, a bit for each.
+    #[serde(skip)]
+    untold: u64,
 }
 
 /// A mark of an earlier engine.
@@ -137,6 +140,7 @@ impl Kept for Mark {
             paths,
             namespace: self.namespace.or(other.namespace),
             loss: self.loss || other.loss,
+            untold: self.untold | other.untold,
         }
     }
 }
@@ -420,9 +424,10 @@ impl Marks {
             paths: uris(volume),
             namespace: self.namespaces.get(&volume.name).cloned(),
             loss: false,
+            untold: 0,
         };
         if let Some(old) = self.map.get(&volume.name) {
-            mark.loss = old.loss;
+            (mark.loss, mark.untold) = (old.loss, old.untold);
             mark.namespace = mark.namespace.or_else(|| old.namespace.clone());
             if old.bound() > mark.bound() {
                 mark.bound_ms = old.bound_ms;
@@ -450,11 +455,17 @@ impl Marks {
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn note_loss(&mut self, volume: &Volume, untold: bool) -> anyhow::Result<()> {
+    pub fn note_loss(&mut self, volume: &Volume, core: u16, untold: bool) -> anyhow::Result<()> {
+        let bit = 1 << core;
         let known = self.map.get_mut(&volume.name);
         match known {
-            Some(mark) if mark.loss == untold => return Ok(()),
-            Some(mark) => mark.loss = untold,
+            Some(mark) => {
+                mark.untold = mark.untold & !bit | if untold { bit } else { 0 };
+                let loss = mark.untold != 0;
+                if std::mem::replace(&mut mark.loss, loss) == loss {
+                    return Ok(());
+                }
+            }
             None if !untold => return Ok(()),
             None => {
                 let mark = Mark {
@@ -462,6 +473,7 @@ impl Marks {
                     paths: uris(volume),
                     namespace: self.namespaces.get(&volume.name).cloned(),
                     loss: true,
+                    untold: bit,
                 };
                 self.map.insert(volume.name.clone(), mark);
             }
@@ -547,6 +559,7 @@ impl Marks {
             paths,
             namespace,
             loss,
+            untold: 0,
         });
         let earlier = self.found.get(name).filter(|it| !it.is_over());
         let earlier = earlier.map(|it| it.mark.clone());

@@ -386,12 +386,12 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
         | RunEvent::Record(..)
         | RunEvent::Unflushed(..)
         | RunEvent::Loss(..)
+        | RunEvent::FewQueues(..)
         | RunEvent::Changed(..)) => keeper.keep(event),
         RunEvent::Refused(volume, why) => service.refuse_clients(volume, why),
         RunEvent::Released(kind) => service.released(&kind),
         RunEvent::Disconnected(of) => service.look_up_host(of),
         RunEvent::Vacated(core, export) => service.vacated(core, export),
-        RunEvent::FewQueues(volume) => service.keep_clients_home(volume),
         RunEvent::Ended(core, place) => service.subsystem_ended(core, place),
         // Nothing begins any more, and the cores end because they are told to; an I/O fails for
         // the end of the time to drain only once it drains. A volume that is being opened is

@@ -291,4 +291,10 @@ fn t46_core_that_ends_holds_up_no_change() {
     all.take(0, turn);
     all.settle();
     assert_eq!(all.changes[0].is, Is::Begun);
+    all.end(0);
+    // It goes on for a while. One that asks now has no place there, and is not over there.
+    all.mail[0][2].clear();
+    all.come(0, Range { start: 0, end: 4 }, true);
+    all.end(1);
+    assert!(all.mail[0][2].is_empty());
 }

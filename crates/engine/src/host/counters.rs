@@ -178,7 +178,7 @@ impl Volume {
     /// How often it has given up unflushed writes: a change that began before that and is not done
     /// yet is not known to be whole (T13).
     pub fn times_given_up(&self) -> u32 {
-        self.losses.generation()
+        self.losses.generation_of_all()
     }
 
     /// Relative throughput of a path, for `service-time`.

@@ -171,7 +171,7 @@ impl VolumeIo<'_> {
             return self.fail_flush(index, now_ns);
         }
         if let Some(line) = it.losses.fail_flush() {
-            self.on.out.report(HostEvent::Warning(it.number, line));
+            self.on.out.report(HostEvent::Trouble(it.number, line));
             self.on.out.report(HostEvent::Loss(it.number, false));
             return self.fail_flush(index, now_ns);
         }
@@ -289,10 +289,26 @@ impl VolumeIo<'_> {
             self.volume.totals.flush_failed = Some((now_ns, path.index));
             let (path, on) = self.path(at);
             let line = on.line(path, report::unflushed(path));
-            on.out.report(HostEvent::Warning(path.volume, line.clone()));
+            on.out.report(HostEvent::Trouble(path.volume, line.clone()));
+            on.out
+                .tell_cores(path.news(PathEvent::WritesGivenUp(on.settings.core)));
             self.volume.losses.report(line);
         }
         self.fail_flushes(now_ns);
+    }
+
+    /// Another core has given up writes that a lost path may have had in its cache, and its flushes
+    /// have failed for that: a change of this core that was cut may have been among them (T13).
+    pub(super) fn writes_given_up_elsewhere(&mut self, at: PathIndex, core: u16) {
+        // Core 0 tells all, also who said it.
+        if core == self.on.settings.core {
+            return;
+        }
+        if self.on.settings.core == 0 {
+            let news = self.volume.paths[at].news(PathEvent::WritesGivenUp(core));
+            self.on.out.tell_cores(news);
+        }
+        self.volume.losses.give_up_elsewhere();
     }
 
     /// All flushes under way fail.

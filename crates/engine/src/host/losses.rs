@@ -10,6 +10,8 @@ use canary::Bug;
 pub(super) struct Losses {
     /// How often unflushed writes of lost paths were given up.
     given_up: u32,
+    /// How often another core did that, for its own flushes.
+    given_up_elsewhere: u32,
     /// The next flush fails for this: a path left with such writes, or failed to flush them.
     next_failure: Option<String>,
     /// The line of the last failure, until a caller of a flush has received one.
@@ -26,6 +28,18 @@ impl Losses {
     #[inline(always)]
     pub(super) fn generation(&self) -> u32 {
         self.given_up
+    }
+
+    /// Changes with every loss, on any core: a change that is cut and began in another one is not
+    /// known to be whole.
+    #[inline(always)]
+    pub(super) fn generation_of_all(&self) -> u32 {
+        self.given_up.wrapping_add(self.given_up_elsewhere)
+    }
+
+    /// Another core's flushes have failed for a loss.
+    pub(super) fn give_up_elsewhere(&mut self) {
+        self.given_up_elsewhere = self.given_up_elsewhere.wrapping_add(1);
     }
 
     /// The next flush fails, for this reason.

@@ -216,7 +216,7 @@ impl VolumeIo<'_> {
     }
 
     /// Fails all that waits for a path, or for a lost controller to flush.
-    fn fail_queued(&mut self, now_ns: u64) {
+    pub(super) fn fail_queued(&mut self, now_ns: u64) {
         while let Some(index) = self.volume.waits.pop_queued(&mut self.on.ios) {
             self.end(index, self.volume.without_path(), NO_PATH, now_ns);
         }

@@ -17,6 +17,7 @@ use super::report;
 use super::session::Sessions;
 use super::types::PathEvent;
 use super::volumes::{PathContext, Volume};
+use crate::limits::NO_QUEUE_WAIT_NS;
 use alloc::string::String;
 use multipath::health::Why;
 use policy::PathIndex;
@@ -108,6 +109,7 @@ impl Sessions<'_> {
     pub(super) fn live_without_queue(&mut self, at: PathIndex, now_ns: u64) {
         self.volume.paths[at].cache.all_flushed();
         self.live(at, now_ns);
+        self.on.out.wake_by(now_ns.saturating_add(NO_QUEUE_WAIT_NS));
     }
 
     /// Flushes a path that leaves and on which core 0, which does that else, has no queue. Whether

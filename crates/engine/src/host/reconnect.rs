@@ -153,6 +153,7 @@ impl Sessions<'_> {
             PathEvent::FlushFailed(core) => {
                 self.io().flush_failed_elsewhere(at, core, now_ns);
             }
+            PathEvent::WritesGivenUp(core) => self.io().writes_given_up_elsewhere(at, core),
             PathEvent::Resetting(until_ns) => {
                 let (path, on) = self.path(at);
                 on.fence.set_resetting(path.index, until_ns);

@@ -565,6 +565,9 @@ pub enum PathEvent {
     /// To core 0, and from it: a flush has failed that this core's device had when it was given up
     /// (T13).
     FlushFailed(u16),
+    /// To core 0, and from it: this core has given up what a lost controller had not flushed, and
+    /// its flushes have failed for that (T13).
+    WritesGivenUp(u16),
     /// After `Lost`. To core 0: the sender's connections of it are over. From core 0: all are,
     /// since `since_ns`; from then on the bound of held writes counts (T9).
     Closed {

@@ -22,6 +22,7 @@ use super::standstill::Standstills;
 use super::types::{IoOp, NO_PATH};
 use super::volumes::Volume;
 use super::{Multipath, WriteFailover};
+use crate::limits::NO_QUEUE_WAIT_NS;
 use block::order::Ticket as Place;
 use multipath::{Attempt, Disposition, Outcome};
 use policy::PathIndex;
@@ -64,6 +65,11 @@ impl Waits {
     /// Takes out the I/O that waits longest for a path.
     pub(super) fn pop_queued(&mut self, ios: &mut IoTable) -> Option<u32> {
         pop(&mut self.queued, ios)
+    }
+
+    /// Since when the first I/O waits for a path, ns.
+    fn first_queued_ns(&self, ios: &IoTable) -> Option<u64> {
+        self.queued.front().map(|index| ios.get(index).placed_ns)
     }
 
     /// Takes out an I/O whose wait for a path is over.
@@ -441,6 +447,9 @@ impl VolumeIo<'_> {
         self.on.ios.get_mut(index).placed_ns = now_ns;
         it.waits.queue(&mut self.on.ios, index, until_ns);
         self.on.out.wake_by(until_ns);
+        if self.volume.is_served_elsewhere() {
+            self.on.out.wake_by(now_ns.saturating_add(NO_QUEUE_WAIT_NS));
+        }
     }
 
     /// Places what waits for a usable path, as far as there is one.
@@ -480,6 +489,21 @@ impl VolumeIo<'_> {
         }
         while let Some(index) = self.volume.waits.pop_queued_due(&mut self.on.ios, now_ns) {
             self.end(index, Outcome::PathError, NO_PATH, now_ns);
+        }
+        let it = &*self.volume;
+        if it.is_served_elsewhere() && !it.head.is_usable() {
+            self.end_without_queue(now_ns);
+        }
+    }
+
+    /// Ends what waits on a core that has no queue: it is on no path, and its client goes, or has
+    /// gone, to a core that has one.
+    fn end_without_queue(&mut self, now_ns: u64) {
+        let first = self.volume.waits.first_queued_ns(&self.on.ios);
+        if let Some(since_ns) = first
+            && since_ns.saturating_add(NO_QUEUE_WAIT_NS) <= now_ns
+        {
+            self.fail_queued(now_ns);
         }
     }
 
