@@ -77,15 +77,14 @@ impl TargetEngine {
 
     /// Asks the device of a namespace how far its blocks from `slba` on are a hole.
     fn ask_extent(&mut self, id: u32, nsid: u32, (slba, blocks): (u64, u32)) {
-        let found = self.namespaces.binary_search_by_key(&nsid, |ns| ns.nsid);
-        let Ok(index) = found else {
-            unreachable!("the subsystem asks about its namespaces");
-        };
-        let Namespace {
+        let Some(Namespace {
             device,
             block_shift,
             ..
-        } = self.namespaces[index];
+        }) = self.namespace(nsid)
+        else {
+            unreachable!("the subsystem asks about its namespaces");
+        };
         let most = u32::MAX >> block_shift;
         self.outputs.push_back(Output::Extent(ExtentRequest {
             id,
@@ -93,6 +92,18 @@ impl TargetEngine {
             offset: slba << block_shift,
             length: blocks.min(most) << block_shift,
         }));
+    }
+
+    /// The namespace that has this NSID, or had it last.
+    #[inline]
+    pub(super) fn namespace(&self, nsid: u32) -> Option<Namespace> {
+        // NSIDs are mostly 1, 2, 3, …
+        let guess = self.namespaces.get((nsid as usize).wrapping_sub(1));
+        if let Some(namespace) = guess.filter(|it| it.nsid == nsid) {
+            return Some(*namespace);
+        }
+        let found = self.namespaces.binary_search_by_key(&nsid, |it| it.nsid);
+        Some(self.namespaces[found.ok()?])
     }
 
     fn new_command(&mut self, connection: u32, token: u32) -> u32 {
@@ -104,8 +115,7 @@ impl TargetEngine {
     fn arrived(&mut self, io: IoCommand, now_ns: u64) {
         let found = self.commands.find(io.conn.0, io.token);
         let slot = found.unwrap_or_else(|| self.new_command(io.conn.0, io.token));
-        let found = self.namespaces.binary_search_by_key(&io.nsid, |ns| ns.nsid);
-        let namespace = found.ok().map(|index| self.namespaces[index]);
+        let namespace = self.namespace(io.nsid);
         let block_shift = namespace.map_or(0, |it| it.block_shift);
         let command = &mut self.commands[slot];
         command.namespace = namespace;
@@ -127,13 +137,12 @@ impl TargetEngine {
         let due = port.admit(slot, command.len, now_ns);
         self.maybe_drop(usize::from(io.port), io.conn.0);
         if due {
-            self.begin(slot, now_ns);
+            self.begin(usize::from(io.port), slot, now_ns);
         }
     }
 
-    /// The shape has let go of a command.
-    pub(super) fn begin(&mut self, slot: u32, now_ns: u64) {
-        let port = usize::from(self.connections.of(self.commands[slot].connection).port);
+    /// The shape of its port has let go of a command.
+    pub(super) fn begin(&mut self, port: usize, slot: u32, now_ns: u64) {
         if self.intercept(port, slot, now_ns) {
             return;
         }

@@ -213,8 +213,7 @@ impl TargetEngine {
 
     /// The present incarnation of what has an NSID; `None`: nothing ever had it.
     pub(crate) fn incarnation(&self, nsid: u32) -> Option<u32> {
-        let found = self.namespaces.binary_search_by_key(&nsid, |it| it.nsid);
-        Some(self.namespaces[found.ok()?].incarnation)
+        self.namespace(nsid).map(|it| it.incarnation)
     }
 
     /// Makes an inactive NSID active, with this size.

@@ -166,7 +166,7 @@ impl TargetEngine {
         if self.ports[port].faults.faults().hold_writes_until_ns <= now_ns {
             let mut held = core::mem::replace(&mut self.ports[port].faults.held, Queue::EMPTY);
             while let Some(slot) = held.pop(&self.commands) {
-                self.begin(slot, now_ns);
+                self.begin(port, slot, now_ns);
             }
         }
         while let Some(slot) = self.ports[port].faults.late.first() {

@@ -170,7 +170,7 @@ impl Machine for TargetEngine {
         self.end_overdue(now_ns);
         for port in 0..self.ports.len() {
             while let Some(slot) = self.ports[port].pop_due(now_ns) {
-                self.begin(slot, now_ns);
+                self.begin(port, slot, now_ns);
             }
             self.faults_timeout(port, now_ns);
         }

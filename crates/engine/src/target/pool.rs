@@ -292,10 +292,9 @@ impl Pool {
         self.served_from = needs.fold(self.served_from, u64::min);
     }
 
-    /// Whether enough is free for a buffer of `len` from what is shared.
+    /// Whether enough is free for a connection to hold so many bytes of what is shared.
     #[inline]
-    fn may_take(&self, account: &Account, len: u32, now_ns: u64) -> bool {
-        let holding = account.held_bytes + Buddy::block_bytes(len);
+    fn may_hold(&self, account: &Account, holding: u64, now_ns: u64) -> bool {
         let free = self.buddy.free_bytes();
         // Whether connections move data is asked for only where that counts.
         holding + self.kept <= free
@@ -320,14 +319,14 @@ impl Pool {
         now_ns: u64,
     ) -> Option<Span> {
         let account = &self.accounts[connection as usize];
-        if self.may_take(account, len, now_ns)
-            && let Some(span) = self.buddy.allocate(len)
-        {
-            self.accounts[connection as usize].held_bytes += Buddy::block_bytes(len);
+        let holding = account.held_bytes + Buddy::block_bytes(len);
+        let may_hold = self.may_hold(account, holding, now_ns);
+        let account = &mut self.accounts[connection as usize];
+        if may_hold && let Some(span) = self.buddy.allocate(len) {
+            account.held_bytes = holding;
             let at = self.at + span.at;
             return Some(Span { at, len });
         }
-        let account = &mut self.accounts[connection as usize];
         let reserve = account.reserve.filter(|_| !account.reserve_lent)?;
         if purpose == Purpose::Asked || len > reserve.len {
             return None;

@@ -60,21 +60,10 @@ impl Subsystem {
         self.fail(at, now_ns);
     }
 
-    /// All data of a command has arrived.
-    #[inline]
+    /// All data of a command has arrived, with bytes that are not payload.
     pub(super) fn data_complete(&mut self, at: usize, slot: u16, now_ns: u64) {
-        let mut work = self.work(at);
-        let command = &work.connection.slots[slot];
-        if command.data != DataState::Good {
-            return work.refuse_data(slot);
-        }
-        match command.purpose {
-            Purpose::Connect => self.connect(at, slot, now_ns),
-            Purpose::Deallocate => match work.check_ranges(slot) {
-                Ok(()) => work.submit(slot, Action::Deallocate),
-                Err(status) => work.respond(slot, status, 0),
-            },
-            purpose => work.submit(slot, purpose.action()),
+        if !self.work(at).data_complete(slot) {
+            self.connect(at, slot, now_ns);
         }
     }
 
@@ -231,23 +220,21 @@ impl Work<'_> {
         }
     }
 
-    /// The driver has a buffer for a write. Late calls (the connection ended) change nothing.
-    #[inline]
-    pub fn buffer_ready(&mut self, slot: u16) {
-        let connection = &mut *self.connection;
-        let waits = |state| state == State::AwaitBuffer && connection.phase == Phase::Ready;
-        if !connection
-            .slots
-            .get(slot)
-            .is_some_and(|slot| waits(slot.state))
-        {
-            return;
+    /// All data of a command has arrived: executes it. `false`: it is a Connect, which concerns
+    /// more than its own connection.
+    #[inline(always)] // of each write
+    pub fn data_complete(&mut self, slot: u16) -> bool {
+        let command = &self.connection.slots[slot];
+        match command.purpose {
+            _ if command.data != DataState::Good => self.refuse_data(slot),
+            Purpose::Connect => return false,
+            Purpose::Deallocate => match self.check_ranges(slot) {
+                Ok(()) => self.submit(slot, Action::Deallocate),
+                Err(status) => self.respond(slot, status, 0),
+            },
+            purpose => self.submit(slot, purpose.action()),
         }
-        if connection.rx.buffer_ready(slot) {
-            connection.slots[slot].state = State::Receiving;
-        } else {
-            connection.queue(slot, State::SendR2t, self.events);
-        }
+        true
     }
 
     /// Checks the ranges of a Dataset Management; they stay in their slot until they are taken.

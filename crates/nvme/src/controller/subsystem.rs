@@ -178,18 +178,19 @@ impl Subsystem {
     ///
     /// # Panics
     /// If more is reported than was placed.
-    pub fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+    pub fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, _now_ns: u64) {
         let at = conn.0 as usize;
-        if let Some(slot) = self.work(at).connection.payload(len, crc) {
-            self.data_complete(at, slot, now_ns);
+        let mut work = self.work(at);
+        if let Some(slot) = work.connection.payload(len, crc) {
+            let is_taken = work.data_complete(slot);
+            assert!(is_taken, "the data of a Connect is no payload");
         }
     }
 
     /// The buffer of `NeedBuffer` is ready; data may be received.
     pub fn buffer_ready(&mut self, conn: ConnId, token: u32, _now_ns: u64) {
-        let at = conn.0 as usize;
-        if self.connections.get(at).is_some_and(Option::is_some) {
-            self.work(at).buffer_ready(token as u16);
+        if let Some(Some(connection)) = self.connections.get_mut(conn.0 as usize) {
+            connection.buffer_ready(token as u16, &mut self.events);
         }
     }
 

@@ -199,6 +199,23 @@ impl Connection {
         self.kick(events);
     }
 
+    /// The driver has a buffer for a write. Late calls (the connection ended) change nothing.
+    #[inline]
+    pub fn buffer_ready(&mut self, slot: u16, events: &mut Events) {
+        let command = self.slots.get_mut(slot);
+        let Some(command) = command.filter(|it| it.state == State::AwaitBuffer) else {
+            return;
+        };
+        if self.phase != Phase::Ready {
+            return;
+        }
+        if self.rx.buffer_ready(slot) {
+            command.state = State::Receiving;
+        } else {
+            self.queue(slot, State::SendR2t, events);
+        }
+    }
+
     /// Tells the driver once that there is something to send, until it has taken all.
     #[inline]
     pub fn kick(&mut self, events: &mut Events) {
