@@ -75,6 +75,8 @@ impl Client {
         let request = Request::new(Operation::Open, Kind::UserPoll.number(), ENTRIES, bytes, 0);
         let said = room.ask(&guest, &request, &[])?.ok_or("no answer")?;
         assert_eq!(said.answer.error, 0, "no queue");
+        // The worker hears of the queue at the end of its turn.
+        room.turn()?;
         let memory = Shared::map(&said.descriptors[0], said.answer.c as usize)?;
         let layout = Header::load(&memory).ok_or("no queue")?.layout;
         let memory = Memory(Arc::new(memory));
