@@ -438,6 +438,7 @@ impl Core {
 
     /// Hands over what other cores have to know, and takes what is this core's own; whether there
     /// was any.
+    #[inline(never)]
     fn exchange_messages(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         while let Some((to, message)) = self.devices.cross_core.poll() {
@@ -583,7 +584,9 @@ impl Core {
             let mut any = self.devices.settle(memory, now_ns);
             any |= self.drain_devices(now_ns);
             any |= self.advance_front_ends(memory, now_ns);
-            any |= self.exchange_messages(now_ns);
+            if self.devices.cross_core.has_others() {
+                any |= self.exchange_messages(now_ns);
+            }
             if !any {
                 break;
             }

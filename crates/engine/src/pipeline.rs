@@ -274,11 +274,13 @@ impl Pipeline {
     }
 
     /// The turn of a change has come on this core; whether it begins.
+    #[inline]
     pub fn has_turn(&self, id: u32, devices: &mut Devices) -> bool {
-        if self.alone == Alone::Asked {
-            devices.cross_core.has_turn(id.into());
+        if self.alone != Alone::Asked {
+            return true;
         }
-        self.alone != Alone::Asked
+        devices.cross_core.has_turn(id.into());
+        false
     }
 
     /// Its turn has come on all cores.
@@ -511,6 +513,7 @@ impl Pipeline {
     }
 
     /// Nothing of it is executed any more: changes that it kept waiting begin in this turn.
+    #[inline]
     fn leave_order(
         &mut self,
         id: u32,
@@ -521,7 +524,8 @@ impl Pipeline {
             devices.cross_core.hide(place);
             leave(&mut devices.order, place);
         }
-        if core::mem::take(&mut self.alone) != Alone::No {
+        if self.alone != Alone::No {
+            self.alone = Alone::No;
             devices.cross_core.end(id.into());
         }
     }
