@@ -66,7 +66,7 @@ const CANARIES: [Canary; 55] = canaries! {
     StaleLog, 200, "stuck", "a discovery log is ignored after its connection was lost";
     EdgesOnTwoCores, 400, "disk", "T46: a change of a part of a block is not alone on all cores";
     FlushOfOneCore, 400, "disk", "T13: a flush covers what its own core has written";
-    LossOfOneCore, 400, "disk", "T13: what other cores had on a lost path does not count";
+    LossOfOneCore, 1000, "disk", "T13: what other cores had on a lost path does not count";
     NoBehind, 600, "wrong", "T9: overlapping writes do not wait for a held write";
     ForgottenCqt, 400, "disk", "T9: a reported CQT is ignored";
     BusyStays, 400, "failed", "T4: a path that stays busy is not left";

@@ -247,7 +247,7 @@ fn t13_a_flush_that_a_lost_controller_never_does_fails_once_and_says_why() {
     );
     assert_eq!(rig.one(&flush(3), SECOND).outcome, Outcome::Done);
     let said = rig.events.iter().filter(
-        |event| matches!(event, HostEvent::Warning(0, line) if line.contains("never flushed")),
+        |event| matches!(event, HostEvent::Trouble(0, line) if line.contains("never flushed")),
     );
     assert_eq!(said.count(), 1);
     at_rest(&rig, 2);
@@ -287,7 +287,7 @@ fn t13_all_flushes_under_way_fail_when_writes_are_given_up_and_later_ones_pass()
     let stats = rig.host.borrow().hold_stats(0);
     assert_eq!((stats.flushes_failed, stats.flushes), (3, 0));
     let lines = rig.events.iter().filter(
-        |event| matches!(event, HostEvent::Warning(0, line) if line.contains("never flushed")),
+        |event| matches!(event, HostEvent::Trouble(0, line) if line.contains("never flushed")),
     );
     assert_eq!(lines.count(), 1, "one condition, one line");
     at_rest(&rig, 2);
