@@ -155,6 +155,17 @@ impl Change {
         }
     }
 
+    /// Whether it changes exports of this volume.
+    fn is_of_exports_of(&self, name: &str) -> bool {
+        match self {
+            Self::AddExport(of, _) | Self::SetExport(of, ..) | Self::RemoveExport(of, _) => {
+                of == name
+            }
+            Self::MoveExport(from, to, _) => from == name || to == name,
+            _ => false,
+        }
+    }
+
     /// Whether it changes the same path as another one.
     pub fn is_of_path_of(&self, other: &Self) -> bool {
         match (self, other) {
@@ -494,6 +505,23 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
     ];
     let fallible = fallible.into_iter().flatten();
     fallible.chain(rest).chain(volumes_gone).collect()
+}
+
+/// Leaves the exports of mirrors that are stopped as they are `now`, where the plan of a reload
+/// changes none of them. They do not listen, so the desired state has the only copy; and a verb may
+/// have changed them since the plan was made, which did not close the mirror to it.
+pub fn keep_exports(desired: &mut Desired, now: &Desired, plan: &[Change]) {
+    for it in &mut desired.volumes {
+        let is_changed = plan
+            .iter()
+            .any(|change| change.is_of_exports_of(&it.of.name));
+        if let Some(now) = now.volume(&it.of.name)
+            && !matches!(now.run, RunState::On(_))
+            && !is_changed
+        {
+            it.of.exports.clone_from(&now.of.exports);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::live;
 use super::locks::Alone;
 use super::mirrors::{name_legs, refuse_legs};
 use super::nvme_exports;
-use super::plan::{ActualVolume, Change, Presence, leg_words, plan};
+use super::plan::{ActualVolume, Change, Presence, keep_exports, leg_words, plan};
 use super::reconcile::Reconciler;
 use super::rename::Renames;
 use super::service::{Service, State};
@@ -386,7 +386,9 @@ impl<'a> Reload<'a> {
         let nvme = nvme_exports::changes(&before, &state.served());
         self.said.extend(nvme.iter().map(Change::to_string));
         // Anew: keys may have been set by verb meanwhile.
-        let desired = Desired::now(&state).reloaded(&state.configured, &self.new, &choices);
+        let now = Desired::now(&state);
+        let mut desired = now.reloaded(&state.configured, &self.new, &choices);
+        keep_exports(&mut desired, &now, &self.plan);
         self.said.extend(service.set_values(&mut state, desired));
         state.configured = self.new.clone();
         drop(state);

@@ -117,6 +117,32 @@ fn plan_of_the_same_file_is_empty() {
     assert_eq!(plan(&Desired::default(), &[]), []);
 }
 
+/// A verb adds an export to a mirror that is stopped, while a reload changes other volumes.
+#[test]
+fn exports_of_a_stopped_mirror_outlive_a_reload() {
+    let mut engine = runs("m", &[]);
+    let mut file = volume("m", &[]);
+    file.exports = vec![export(1, false)];
+    let exports = |engine: &Engine, plan: &[Change]| {
+        let mut desired = engine.reloaded(std::slice::from_ref(&file));
+        keep_exports(&mut desired, &engine.now(), plan);
+        desired.volumes[0].of.exports.clone()
+    };
+    let by_verb = vec![export(1, false), export(2, false)];
+    engine.actual[0].now.of.exports.clone_from(&by_verb);
+    for run in [RunState::Off, RunState::Ending] {
+        engine.actual[0].now.run = run;
+        assert_eq!(exports(&engine, &[]), by_verb);
+        let other = Change::RemoveExport("a".to_owned(), export(2, false));
+        assert_eq!(exports(&engine, &[other]), by_verb);
+        // The reload has the mirror to itself then.
+        let of_it = Change::RemoveExport("m".to_owned(), export(2, false));
+        assert_eq!(exports(&engine, &[of_it]), file.exports);
+    }
+    engine.actual[0].now.run = RunState::default();
+    assert_eq!(exports(&engine, &[]), file.exports, "they listen");
+}
+
 #[test]
 fn plan_has_what_can_fail_first() {
     let mut engine = runs("a", &[1, 2, 3, 4]);
