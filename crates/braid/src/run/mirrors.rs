@@ -16,6 +16,7 @@ mod terms;
 
 pub use configured::{name_legs, refuse_legs};
 pub(in crate::run) use kept::PAUSED;
+pub use legs::Dropped;
 pub use records::{IdText, MirrorRecords};
 
 use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, Volume};

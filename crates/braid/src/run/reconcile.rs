@@ -12,6 +12,7 @@ use super::entries::AdminState;
 use super::exports;
 use super::late::{JOIN_MORE_NS, JOIN_NS};
 use super::locks::Alone;
+use super::mirrors::Dropped;
 use super::nvme_exports::{HostPort, NvmeChange};
 use super::paths::HAS_LEFT;
 use super::plan::{ActualVolume, Change, LegVerb, Presence, plan};
@@ -37,11 +38,20 @@ pub struct Reconciler<'a> {
     host_ports: Vec<HostPort>,
     /// Destinations of absent paths that join, by URI.
     pub ends: BTreeMap<String, End>,
-    /// Steps that were done, to be taken back; of a path that has left, what it had.
-    done: Vec<(Change, Option<Seat>)>,
+    /// Steps that were done, to be taken back.
+    done: Vec<Done>,
 }
 
-fn of_leg(made: Result<(), ControlError>) -> Result<(), String> {
+/// A step that was done.
+struct Done {
+    change: Change,
+    /// Of a path that has left.
+    seat: Option<Seat>,
+    /// Of a leg that has left.
+    dropped: Option<Dropped>,
+}
+
+fn of_leg<T>(made: Result<T, ControlError>) -> Result<T, String> {
     made.map_err(|error| error.to_string())
 }
 
@@ -94,9 +104,14 @@ impl<'a> Reconciler<'a> {
         let seat = self.seat(&change);
         let made = self.make(&change, force, None);
         if made.is_ok() || self.goes_on(&change) {
-            self.done.push((change, seat));
+            let dropped = made.as_ref().copied().unwrap_or_default();
+            self.done.push(Done {
+                change,
+                seat,
+                dropped,
+            });
         }
-        made
+        made.map(drop)
     }
 
     /// Whether a change that failed takes effect later: a path goes on, a mirror has a leg that is
@@ -122,9 +137,19 @@ impl<'a> Reconciler<'a> {
     /// What could not be; the rest was.
     pub fn undo(&mut self) -> Result<(), String> {
         let mut whys = Vec::new();
-        for (change, seat) in std::mem::take(&mut self.done).iter().rev() {
+        for done in std::mem::take(&mut self.done).iter().rev() {
+            let change = &done.change;
+            // Data of others are not written over, though a change is taken back.
+            let force = match (change, done.dropped) {
+                (Change::RemoveLeg(_, leg), Some(Dropped::Place)) => {
+                    self.service.return_place(&leg.of);
+                    continue;
+                }
+                (Change::RemoveLeg(..), it) => it == Some(Dropped::Leg { is_ours: true }),
+                _ => true,
+            };
             match change.undo() {
-                Some(undo) => whys.extend(self.make(&undo, true, *seat).err()),
+                Some(undo) => whys.extend(self.make(&undo, force, done.seat).err()),
                 None => whys.push(format!("{change}: it was done")),
             }
         }
@@ -194,8 +219,13 @@ impl<'a> Reconciler<'a> {
         std::mem::take(&mut self.host_ports)
     }
 
-    /// `seat`: what a path that comes back had.
-    fn make(&mut self, change: &Change, force: bool, seat: Option<Seat>) -> Result<(), String> {
+    /// `seat`: what a path that comes back had. Returns what a leg was that has left.
+    fn make(
+        &mut self,
+        change: &Change,
+        force: bool,
+        seat: Option<Seat>,
+    ) -> Result<Option<Dropped>, String> {
         freeze::step("before", change);
         let service = self.service;
         match change {
@@ -260,7 +290,8 @@ impl<'a> Reconciler<'a> {
                 })?;
             }
             Change::RemoveLeg(name, leg) => {
-                of_leg(service.drop_leg(self.number(name)?, &leg.of))?;
+                let dropped = of_leg(service.drop_leg(self.number(name)?, &leg.of))?;
+                return Ok(Some(dropped));
             }
             Change::SetSpeed(name, _, speed) => {
                 of_leg(service.set_speed(self.number(name)?, speed))?;
@@ -298,7 +329,7 @@ impl<'a> Reconciler<'a> {
             | Change::SetPath(..)
             | Change::SetKeys(..) => unreachable!("{change}: it can't fail"),
         }
-        Ok(())
+        Ok(None)
     }
 
     /// An export comes, goes or changes.

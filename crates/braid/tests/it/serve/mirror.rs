@@ -3,6 +3,7 @@
 mod clones;
 mod cut;
 mod degraded;
+mod dropped;
 mod far;
 mod late;
 mod legs;
