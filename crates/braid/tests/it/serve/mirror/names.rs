@@ -228,37 +228,6 @@ fn another_mirror_of_one_name_is_refused_until_accepted() {
     end(engine);
 }
 
-/// What was accepted for a start ends with it: the next one asks again.
-#[test]
-fn accepted_name_ends_with_the_mirror_that_is_stopped() {
-    let Some(place) = Place::new() else {
-        return;
-    };
-    place.config("assemble_wait = \"10m\"\n");
-    for leg in ["a", "b"] {
-        place.says(leg, |it| it.name = mirror::Name::new("other").unwrap());
-    }
-    std::fs::rename(place.path("b"), place.path("hidden")).unwrap();
-    let engine = process::begun(place.0.path());
-    let phase = || place.told(&["mirror", "status", "v0"])["phase"].clone();
-    let socket = place.path("c.sock");
-    let words = ["mirror", "assemble", "v0", "--accept", "--socket"];
-    let words = [&words[..], &[socket.to_str().unwrap()]].concat();
-    let accepts = Process::start(place.0.path(), &words);
-    // It waits for the other leg.
-    std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(phase(), "gathering");
-    kill(accepts);
-    place.told(&["mirror", "stop", "v0"]);
-    std::fs::rename(place.path("hidden"), place.path("b")).unwrap();
-    let output = place.ask(&["mirror", "assemble", "v0"]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(said(&output).contains("--accept"), "{output:?}");
-    place.told(&["mirror", "assemble", "v0", "--accept"]);
-    assert_eq!(phase(), "running");
-    end(engine);
-}
-
 #[test]
 fn copied_legs_become_a_mirror_of_their_own() {
     for clean in [true, false] {
