@@ -82,7 +82,7 @@ const CANARIES: [Canary; 55] = canaries! {
     FreedTwice, 100, "wrong", "an export gives a client's own memory back twice";
     IdleStays, 600, "unbalanced",
         "a controller keeps connections on which nothing was enabled for ever";
-    NeverAgain, 3000, "stuck", "T38: soonest never tries a path again that was slow and is idle";
+    NeverAgain, 5000, "stuck", "T38: soonest never tries a path again that was slow and is idle";
     RefilledAtOnce, 400, "stuck", "weighted-latency goes on with a path whose credit is spent";
     StaleClock, 600, "disk", "T49: requests of a turn are submitted by the clock of its begin";
     LateWorkers, 600, "disk", "T49: workers do not ask whether a change may still start";

@@ -51,7 +51,8 @@ use target::quantity::{Duration, Identifier, Rate, Size};
 
 /// Keep-alive time-out, unless half of `io_timeout` is shorter (T12): as the kernel's host.
 const KEEP_ALIVE_NS: u64 = 5_000_000_000;
-/// Cores that are used where a file does not say how many: one for each CPU that it names, else one.
+/// Cores that are used where a file does not say how many: one for each CPU that it names, or
+/// one.
 fn usual_cores(cpus: &[usize]) -> u16 {
     u16::try_from(cpus.len().max(1)).unwrap_or(u16::MAX)
 }

@@ -36,8 +36,8 @@ impl Place {
         engine
     }
 
-    /// Message of the reload that drops `b`, and fails after that: the socket of the export is gone,
-    /// and can't be made again.
+    /// Message of the reload that drops `b`, and fails after that: the socket of the export is
+    /// gone, and can't be made again.
     fn drops_and_fails(&self) -> String {
         std::fs::rename(self.path("s"), self.path("t")).unwrap();
         self.config_of(&["a"]);
@@ -53,7 +53,7 @@ impl Place {
     }
 }
 
-/// The file in the place of a leg is none of the mirror's, and is dropped. What it holds stays.
+/// The file in the place of a leg is none of the mirror's, and is dropped. Its content stays.
 #[test]
 fn foreign_file_outlives_an_undone_reload() {
     let Some(place) = Place::new() else {
