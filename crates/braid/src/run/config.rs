@@ -54,7 +54,7 @@ const KEEP_ALIVE_NS: u64 = 5_000_000_000;
 /// Cores that are used where a file does not say how many: one for each CPU that it names, or
 /// one.
 fn usual_cores(cpus: &[usize]) -> u16 {
-    u16::try_from(cpus.len().max(1)).unwrap_or(u16::MAX)
+    cpus.len().clamp(1, crate::limits::CORES_MAX) as u16
 }
 
 /// A whole engine.

@@ -35,6 +35,10 @@ pub struct ExportParams {
     pub mode: Option<Mode>,
 }
 
+/// How long clients that go to another core may finish what is in flight, ns: shorter than what
+/// waits without a queue waits ([`engine::limits::NO_QUEUE_WAIT_NS`]).
+const HOME_DRAIN_NS: u64 = 1_000_000_000;
+
 impl Service {
     /// `export.add`.
     pub fn export_add(
@@ -116,7 +120,7 @@ impl Service {
     }
 
     /// A path of a volume has fewer I/O queues than there are cores: only the volume's home is sure
-    /// to have one. Clients on other cores are disconnected at once, since what they ask for waits
+    /// to have one. Clients on other cores are disconnected soon, since what they ask for may wait
     /// there, and find it when they connect again.
     pub fn keep_clients_home(&self, volume: u16) {
         let state = self.state();
@@ -135,7 +139,7 @@ impl Service {
             for core in self.senders.cores_of_clients(volume) {
                 if core != home {
                     let offer = state.offer(exported.volume, &exported.export);
-                    let renew = ExportControl::Renew(number as u32, offer, 0);
+                    let renew = ExportControl::Renew(number as u32, offer, HOME_DRAIN_NS);
                     self.senders.core(core).send(RunControl::Export(renew));
                 }
             }

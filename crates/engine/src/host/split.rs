@@ -47,14 +47,14 @@ impl Volume {
 
     /// An I/O is cut from now on.
     fn begin_whole(&self, ios: &mut IoTable, index: u32, io: Io) {
-        ios.begin_whole(index, io, self.losses.generation());
+        ios.begin_whole(index, io, self.losses.generation_of_all());
     }
 
     /// All of an I/O that was cut is done: how it ends; `None`: it is to be done again, for a
     /// controller has perhaps lost some of it, and whoever flushed was told before it ended (T13).
     fn settle_whole(&mut self, ios: &mut IoTable, index: u32) -> Option<Outcome> {
         let (whole, given_up) = ios.whole(index);
-        if given_up == self.losses.generation() || range(&whole).is_none() {
+        if given_up == self.losses.generation_of_all() || range(&whole).is_none() {
             return Some(Outcome::Done);
         }
         let history = &mut ios.get_mut(index).history;
