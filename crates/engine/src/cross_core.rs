@@ -3,7 +3,7 @@
 //!
 //! Responsible for what cores tell each other of such changes. Each core orders the changes of its
 //! own clients ([`ChangeOrder`]); a change of another core that it was told of has a place among
-//! them ([`Foreign`]). Two kinds are told:
+//! them (`places`). Two kinds are told:
 //!
 //! * **Alone**: a change that covers blocks partly is read, merged and written. No change that it
 //!   overlaps may be under way on any core meanwhile. It asks core 0, which tells all cores; each
@@ -18,9 +18,9 @@
 //!
 //! # Contract
 //! [`CrossCore::handle`] takes each message, in the order in which its sender sent it.
-//! [`CrossCore::poll`] has those for other cores. A change that asked, or was shown, ends by
-//! [`CrossCore::end`]. A core that ends says so last of all ([`CrossCore::leave`]); core 0 is the
-//! last one.
+//! [`CrossCore::poll`] has those for other cores. A change that asked ends by [`CrossCore::end`],
+//! one that may be shown by [`CrossCore::hide`]. A core that ends says so last of all
+//! ([`CrossCore::leave`]); core 0 is the last one.
 //!
 //! # Limits
 //! A change is shown once it was under way for [`SHOWN_AFTER_NS`] to twice that. Until then, and

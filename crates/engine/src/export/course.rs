@@ -91,13 +91,13 @@ impl NbdServer {
         if !work.request.kind.is_change() {
             return self.start(devices, ticket);
         }
-        let (start, end) = work.blocks(work.block);
-        let range = Range { start, end };
         if work.edge_count > 0
             && devices.cross_core.has_others()
             && work.pipeline.device() < MIRRORS_FROM // a mirror's clients are on one core
             && !canary::has(Bug::EdgesOnTwoCores)
         {
+            let (start, end) = work.blocks(work.block);
+            let range = Range { start, end };
             return work.pipeline.ask_cores(ticket, devices, range);
         }
         self.place(devices, ticket);
