@@ -29,7 +29,7 @@ pub mod degraded;
 
 use super::Superblock;
 use super::copies::NoLeg;
-use super::history::Standing;
+use super::history::{Seen, Standing};
 use super::machine::planted;
 use super::superblock::{EntryState, Lack};
 use alloc::vec::Vec;
@@ -390,15 +390,19 @@ fn complete(
     next.sequence = sequences.max().unwrap_or(state.sequence);
     next.cut_at = 0; // of one leg alone
     for (slot, entry) in state.entries() {
-        let stale = |position, seen_event| {
+        let stale = |position, seen: Seen| {
             EntryState::Stale(Lack {
                 position,
-                seen_event,
-                seen_lineage: state.history.lineage_of(seen_event),
+                seen_event: seen.event,
+                seen_lineage: seen.lineage,
             })
         };
+        let ours = |event| Seen {
+            event,
+            lineage: state.history.lineage_of(event),
+        };
         // It is not known whether the newest generation has reached it.
-        let before = state.event.saturating_sub(1);
+        let before = ours(state.event.saturating_sub(1));
         let now = match (entry.state, given(slot)) {
             (EntryState::InSync, None) => stale(state.geometry.bytes, before),
             (EntryState::Rebuilding(lack), None) => stale(lack.position, before),
@@ -411,7 +415,17 @@ fn complete(
                         why: Why::Left,
                     },
                 ) => EntryState::Stale(Lack { position, ..lack }),
-                (_, Role::Behind { position, .. }) => stale(position, leg.event.min(state.event)),
+                (_, Role::Behind { position, why }) => {
+                    // One that was given up may show a lineage that is none of this mirror.
+                    let is_of_ours = leg.event <= state.event && why != Why::Discarded;
+                    stale(
+                        position,
+                        match is_of_ours {
+                            true => leg.seen(),
+                            false => ours(leg.event.min(state.event)),
+                        },
+                    )
+                }
                 _ => was,
             },
         };

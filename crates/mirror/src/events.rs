@@ -7,7 +7,7 @@
 //! (`machine/commit.rs`) has the order. `None`: the event is impossible, and nothing changes; above
 //! all the last leg in sync never leaves (T45).
 use super::bad::BadBlocks;
-use super::history::{History, Lineage};
+use super::history::{History, Lineage, Seen};
 use super::layout::{Geometry, Place};
 use super::superblock::{EntryState, Features, Lack, LegEntry, Owner, Superblock};
 use super::{Id, Label, Name, Properties};
@@ -179,8 +179,16 @@ impl Superblock {
         (bytes > self.geometry.bytes && next.geometry.is_sound()).then_some(next)
     }
 
-    /// The leg `slot` leaves; of its events it has `seen` for certain.
-    pub fn without(&self, slot: u8, seen: u64) -> Option<Self> {
+    /// Its generation.
+    pub fn seen(&self) -> Seen {
+        Seen {
+            event: self.event,
+            lineage: self.history.current().id,
+        }
+    }
+
+    /// The leg `slot` leaves; it has the generation `seen` for certain.
+    pub fn without(&self, slot: u8, seen: Seen) -> Option<Self> {
         let position = match self.state(slot)? {
             EntryState::InSync if self.in_sync().count() > 1 => self.geometry.bytes,
             EntryState::Rebuilding(lack) => lack.position,
@@ -188,8 +196,8 @@ impl Superblock {
         };
         let lack = Lack {
             position,
-            seen_event: seen,
-            seen_lineage: self.history.lineage_of(seen),
+            seen_event: seen.event,
+            seen_lineage: seen.lineage,
         };
         self.changed(slot, EntryState::Stale(lack))
     }
@@ -213,20 +221,20 @@ impl Superblock {
         }
     }
 
-    /// All below `position` was copied to the leg `slot`, and flushed; of its events it has `seen`
+    /// All below `position` was copied to the leg `slot`, and flushed; it has the generation `seen`
     /// for certain. In its state before that it lacks more.
-    pub fn rebuilt_to(&self, slot: u8, position: u64, seen: u64) -> Option<Self> {
+    pub fn rebuilt_to(&self, slot: u8, position: u64, seen: Seen) -> Option<Self> {
         match self.state(slot)? {
             EntryState::Rebuilding(lack)
                 if (lack.position..=self.geometry.bytes).contains(&position) =>
             {
-                let lack = Lack {
-                    position,
-                    seen_event: seen.max(lack.seen_event),
-                    seen_lineage: match seen > lack.seen_event {
-                        true => self.history.lineage_of(seen),
-                        false => lack.seen_lineage,
+                let lack = match seen.event > lack.seen_event {
+                    true => Lack {
+                        position,
+                        seen_event: seen.event,
+                        seen_lineage: seen.lineage,
                     },
+                    false => Lack { position, ..lack },
                 };
                 self.changed(slot, EntryState::Rebuilding(lack))
             }

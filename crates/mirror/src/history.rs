@@ -20,6 +20,15 @@ pub struct Lineage {
     pub first_event: u64,
 }
 
+/// A generation that a leg has for certain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Its number.
+    pub event: u64,
+    /// Its lineage. It is kept, since the history forgets lineages.
+    pub lineage: u64,
+}
+
 /// The last lineages, oldest first; there is at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {

@@ -2,6 +2,7 @@
 //! the middle of one, legs that are away; and somebody who writes over them.
 use super::tape::Tape;
 use mirror::events::{New, NewLeg};
+use mirror::history::Seen;
 use mirror::layout::{BITMAP_AT, Geometry, Place};
 use mirror::superblock::SUPERBLOCK_BYTES;
 use mirror::{Id, Label, Name, Properties, Superblock};
@@ -117,11 +118,15 @@ fn event(slot: u8, all: &mut Legs, tape: &mut Tape) {
             Some(state.begun(all.lineage))
         }
         1 => Some(state.stopped()),
-        2 => state.without(slot, state.event),
+        2 => state.without(slot, state.seen()),
         3 => state.rebuilding(slot),
-        4 => state.rebuilt_to(slot, position, state.event),
+        4 => state.rebuilt_to(slot, position, state.seen()),
         5 => state.rejoined(slot),
-        _ => state.without(slot, state.event.saturating_sub(1)),
+        _ => {
+            let event = state.event.saturating_sub(1);
+            let lineage = state.history.lineage_of(event);
+            state.without(slot, Seen { event, lineage })
+        }
     };
     let Some(next) = next else { return };
     all.state = next;

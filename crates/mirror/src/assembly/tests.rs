@@ -72,7 +72,7 @@ fn a_new_mirror_is_whole_and_clean() {
 fn t14_a_leg_that_left_is_behind_and_alone_is_nothing() {
     let begun = legs(2)[0].begun(2);
     let old = begun.on(1, PLACE);
-    let left = begun.without(1, begun.event).unwrap();
+    let left = begun.without(1, begun.seen()).unwrap();
     let assembly = assembled(&[old, left]).unwrap();
     assert_eq!(assembly.newest, 1);
     let position = 4 << 20;
@@ -200,7 +200,7 @@ fn a_leg_that_shows_an_older_state_than_it_had_is_rebuilt_from_the_start() {
     let why = Why::PutBack;
     assert_eq!(assembly.roles[1], Role::Behind { position: 0, why });
     // A leg that left, and was rolled back to before that.
-    let left = later.without(1, later.event).unwrap();
+    let left = later.without(1, later.seen()).unwrap();
     let assembly = assembled(&[left, back]).unwrap();
     assert_eq!(assembly.roles[1], Role::Behind { position: 0, why });
 }
@@ -228,7 +228,8 @@ fn t51_a_leg_without_the_newest_event_is_no_source() {
         assert_eq!(assembled(&next).unwrap().roles, roles);
     }
     // If only a leg that is being rebuilt has the newest generation, no other can be the source.
-    let left = legs(2)[0].begun(2).without(1, 2).unwrap();
+    let begun = legs(2)[0].begun(2);
+    let left = begun.without(1, begun.seen()).unwrap();
     let on = left.rebuilding(1).unwrap().on(1, PLACE);
     let assembly = assembled(&[left.on(0, PLACE), on]).unwrap();
     assert_eq!((assembly.roles[0], assembly.newest), (Role::InSync, 1));
@@ -262,7 +263,7 @@ fn t50_a_leg_rolled_back_over_heartbeats_is_stale() {
     assert_eq!(assembled(&[first, second]).unwrap().roles[1], Role::InSync);
     second.mark = 49;
     // Records that a stale leg has read don't count.
-    let left = second.without(0, second.event).unwrap();
+    let left = second.without(0, second.seen()).unwrap();
     let mut stale = first;
     stale.legs[1] = left.legs[1];
     stale.confirmed = u64::MAX;
@@ -271,9 +272,10 @@ fn t50_a_leg_rolled_back_over_heartbeats_is_stale() {
 
 #[test]
 fn a_rebuild_goes_on_where_it_was() {
-    let begun = legs(2)[0].begun(2).without(1, 2).unwrap();
-    let back = begun.rebuilding(1).unwrap();
-    let on = back.rebuilt_to(1, 4 << 20, back.event).unwrap();
+    let begun = legs(2)[0].begun(2);
+    let left = begun.without(1, begun.seen()).unwrap();
+    let back = left.rebuilding(1).unwrap();
+    let on = back.rebuilt_to(1, 4 << 20, back.seen()).unwrap();
     let why = Why::Unfinished;
     let roles = assembled(&on_all(&on, &[0, 1])).unwrap().roles;
     assert_eq!(
@@ -283,8 +285,8 @@ fn a_rebuild_goes_on_where_it_was() {
             why
         }
     );
-    assert_eq!(on.rebuilt_to(1, 1 << 20, 3), None, "never back");
-    assert_eq!(on.without(0, 2), None, "the last one in sync");
+    assert_eq!(on.rebuilt_to(1, 1 << 20, on.seen()), None, "never back");
+    assert_eq!(on.without(0, on.seen()), None, "the last one in sync");
     let whole = on.rejoined(1).unwrap();
     assert_eq!(
         assembled(&on_all(&whole, &[0, 1])).unwrap().roles,
@@ -303,7 +305,7 @@ fn that_a_leg_is_being_rebuilt_was_said_without_having_reached_it() {
     for lineages in [0, 2 * LINEAGES_MAX as u64] {
         let begun = legs(2)[0].begun(2);
         let old = begun.on(1, PLACE);
-        let mut alone = begun.without(1, begun.event).unwrap();
+        let mut alone = begun.without(1, begun.seen()).unwrap();
         for lineage in 0..lineages {
             alone = alone.stopped().begun(100 + lineage);
         }
@@ -314,8 +316,8 @@ fn that_a_leg_is_being_rebuilt_was_said_without_having_reached_it() {
         assert_eq!(roles[1], Role::Behind { position, why }, "{lineages}");
     }
     // Data that were copied since are not on a leg that was rolled back to before that.
-    let whole = legs(2)[0].begun(2).without(1, 2).unwrap();
-    let mut lacks_all = whole;
+    let begun = legs(2)[0].begun(2);
+    let mut lacks_all = begun.without(1, begun.seen()).unwrap();
     let (seen_event, seen_lineage, position) = (2, 2, 0);
     let lack = Lack {
         position,
@@ -324,8 +326,8 @@ fn that_a_leg_is_being_rebuilt_was_said_without_having_reached_it() {
     };
     lacks_all.set_state(1, EntryState::Stale(lack));
     let back = lacks_all.rebuilding(1).unwrap();
-    let on = back.rebuilt_to(1, 2 << 20, back.event).unwrap();
-    let on = on.rebuilt_to(1, 3 << 20, on.event).unwrap();
+    let on = back.rebuilt_to(1, 2 << 20, back.seen()).unwrap();
+    let on = on.rebuilt_to(1, 3 << 20, on.seen()).unwrap();
     let why = Why::PutBack;
     let roles = assembled(&[on, back.on(1, PLACE)]).unwrap().roles;
     assert_eq!(roles[1], Role::Behind { position: 0, why });
@@ -335,18 +337,20 @@ fn that_a_leg_is_being_rebuilt_was_said_without_having_reached_it() {
 fn however_long_a_leg_was_away_it_is_known_not_to_have_been_written() {
     let begun = legs(2)[0].begun(2);
     let old = begun.on(1, PLACE);
-    let mut alone = begun.without(1, begun.event).unwrap();
-    for lineage in 0..2 * LINEAGES_MAX as u64 {
-        alone = alone.stopped().begun(100 + lineage);
-        let roles = assembled(&[alone, old]).unwrap().roles;
-        let why = Why::Left;
-        assert_eq!(
-            roles[1],
-            Role::Behind {
-                position: 4 << 20,
-                why
+    // Also if each start takes it back, and it is taken out before it has heard of that.
+    let mut alone = begun;
+    for returns in [false, true] {
+        alone = begun.without(1, begun.seen()).unwrap();
+        for lineage in 0..2 * LINEAGES_MAX as u64 {
+            alone = alone.stopped().begun(100 + lineage);
+            if returns {
+                let back = alone.rebuilding(1).unwrap();
+                alone = back.without(1, old.seen()).unwrap();
             }
-        );
+            let roles = assembled(&[alone, old]).unwrap().roles;
+            let (position, why) = (4 << 20, Why::Left);
+            assert_eq!(roles[1], Role::Behind { position, why });
+        }
     }
     // Whether it was written can't be told after so long: refused either way.
     let written = assemble(&given(&[old]), FORCED).unwrap().next.on(1, PLACE);
@@ -392,7 +396,7 @@ fn a_leg_of_no_use_is_left_out_and_keeps_nobody_from_starting() {
     let refused = assembled(&[state, old]);
     assert_eq!(refused, Err(Refusal::Incomplete(vec![1])));
     // Too small, and stale.
-    let mut small = state.without(1, state.event).unwrap().on(1, PLACE);
+    let mut small = state.without(1, state.seen()).unwrap().on(1, PLACE);
     let newest = small.on(0, PLACE);
     small.place.leg_bytes = 2 << 20;
     let roles = assembled(&[newest, small]).unwrap().roles;
@@ -403,7 +407,7 @@ fn a_leg_of_no_use_is_left_out_and_keeps_nobody_from_starting() {
 #[test]
 fn a_leg_that_counts_too_high_is_none_and_says_nothing_of_the_others() {
     let legs = legs(2);
-    let left = legs[0].without(1, legs[0].event).unwrap();
+    let left = legs[0].without(1, legs[0].seen()).unwrap();
     for at in [1 << 61, u64::MAX >> 2] {
         for event in [false, true] {
             let (newest, mut worn) = (left.on(0, PLACE), left.on(1, PLACE));

@@ -13,6 +13,7 @@ use super::planted::{Bug, has};
 use super::startup::StartState;
 use super::{Mirror, News, Output};
 use crate::Superblock;
+use crate::history::Seen;
 use crate::superblock::EntryState;
 use block::Outcome;
 
@@ -170,7 +171,8 @@ impl Mirror {
         }
         for (slot, entry) in now.entries() {
             let there = self.legs.writable().has(slot);
-            let seen = self.legs.get(slot).map_or(0, |leg| leg.committed.event);
+            let leg = self.legs.get(slot);
+            let seen = leg.map_or(Seen::default(), |leg| leg.committed.seen());
             let step = self.legs.rebuild(slot).map(Rebuild::step);
             let changed = match entry.state {
                 _ if self.changes.removing.has(slot) => next.removed(slot),

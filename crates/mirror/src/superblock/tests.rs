@@ -171,7 +171,7 @@ proptest! {
             let kept = Superblock { features: unknown, ..read };
             let again = Superblock::parse(&read.encode(1, crc32_iscsi), 1, crc32_iscsi);
             prop_assert_eq!(again, Ok(kept));
-            let _ = (read.begun(5), read.stopped(), read.without(read.slot, read.event));
+            let _ = (read.begun(5), read.stopped(), read.without(read.slot, read.seen()));
         }
     }
 

@@ -75,7 +75,7 @@ fn one_of_three_legs_is_enough_and_two_are() {
 #[test]
 fn t14_the_half_that_was_left_behind_waits_for_the_other() {
     let (state, before) = stopped(2);
-    let a = state.without(1, state.event).unwrap().begun(8).stopped();
+    let a = state.without(1, state.seen()).unwrap().begun(8).stopped();
     let b = state.on(1, PLACE);
     let alone = |evidence| match decided(&[b], &[0], evidence) {
         Decision::Wait(reason) => reason,
@@ -235,7 +235,7 @@ fn t50_a_leg_that_is_there_and_can_not_be_used_waits_for_its_user() {
 #[test]
 fn t14_a_leg_that_is_not_in_sync_never_starts() {
     let (state, _) = stopped(2);
-    let left = state.without(1, state.event).unwrap();
+    let left = state.without(1, state.seen()).unwrap();
     let evidence = Evidence::Record(Record::of(&left));
     let it = decided(&[left.on(1, PLACE)], &[0], evidence);
     let refused = Reason::Refused(Refusal::NoneInSync(vec![0]));
@@ -254,7 +254,7 @@ fn missing_legs_are_told_apart_by_what_they_had() {
     };
     assert_eq!(is_missing(&state, &[0, 1, 2]), None);
     assert_eq!(is_missing(&state, &[0, 1]), Some(Missing::InSync));
-    let left = state.without(2, state.event).unwrap();
+    let left = state.without(2, state.seen()).unwrap();
     assert_eq!(is_missing(&left, &[0, 1]), Some(Missing::Gone));
     assert_eq!(is_missing(&left, &[0]), Some(Missing::InSync));
     let back = left.rebuilding(2).unwrap();
@@ -268,7 +268,7 @@ fn missing_legs_are_told_apart_by_what_they_had() {
 #[test]
 fn t14_planted_mistakes_start_an_old_half() {
     let (state, _) = stopped(2);
-    let a = state.without(1, state.event).unwrap().begun(8).stopped();
+    let a = state.without(1, state.seen()).unwrap().begun(8).stopped();
     let mut old = state.on(1, PLACE);
     old.event = a.event;
     let evidence = Evidence::Record(Record::of(&a));

@@ -444,7 +444,7 @@ impl World {
         if session.begun || in_sync.len() < 2 || !in_sync.contains(&leg) {
             return Ok(());
         }
-        let seen = self.disks[leg].superblock.event;
+        let seen = self.disks[leg].superblock.seen();
         session.present.retain(|it| *it != leg);
         session.lagging.1.retain(|it| *it != leg);
         self.begin(session)?;
@@ -562,7 +562,7 @@ impl World {
         }
         let mut done = true;
         if let Some(leg) = failing.filter(|leg| self.with(session, true).contains(leg)) {
-            let seen = self.disks[leg].superblock.event;
+            let seen = self.disks[leg].superblock.seen();
             match session.state.without(leg as u8, seen) {
                 Some(left) => {
                     session.present.retain(|it| *it != leg);
@@ -660,7 +660,7 @@ impl World {
             }
             if region >= first && self.draw(3) == 0 {
                 let to = (region as u64 + 1) << REGION_SHIFT;
-                let seen = self.disks[leg].superblock.event;
+                let seen = self.disks[leg].superblock.seen();
                 let on = session.state.rebuilt_to(leg as u8, to, seen).unwrap();
                 self.event(session, on)?;
             }

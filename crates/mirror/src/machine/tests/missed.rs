@@ -509,8 +509,8 @@ fn a_read_is_cut_where_a_spare_has_a_later_part() {
 #[test]
 fn a_leg_that_was_away_at_the_start_lacks_the_union() {
     let all = legs(3);
-    let left = all[0].without(1, all[0].event).unwrap();
-    let left = left.without(2, left.event).unwrap();
+    let left = all[0].without(1, all[0].seen()).unwrap();
+    let left = left.without(2, left.seen()).unwrap();
     let given = [0, 1, 2].map(|slot| left.on(slot, all[usize::from(slot)].place));
     let mut mirror = started_with(given.to_vec(), &[], config(), Terms::default(), 0);
     assert!(mirror.legs[1].missed().is_none());

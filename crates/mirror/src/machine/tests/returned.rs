@@ -110,7 +110,7 @@ fn a_leg_that_is_lost_before_it_has_returned_is_told_of_and_may_return_later() {
 #[test]
 fn t09_a_leg_that_is_behind_at_the_start_returns_when_it_cannot_be_late() {
     let late_ns = 5_000 * MS;
-    let left = legs(2)[0].without(1, legs(2)[0].event).unwrap();
+    let left = legs(2)[0].without(1, legs(2)[0].seen()).unwrap();
     let legs = [0, 1].map(|slot| left.on(slot, legs(2)[usize::from(slot)].place));
     let (config, terms) = (Config::new(6), Terms::default());
     let mut mirror = started_with(legs.to_vec(), &[0, late_ns], config, terms, 0);
