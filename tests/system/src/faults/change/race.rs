@@ -7,6 +7,7 @@ use crate::faults::table::Table;
 use crate::faults::target::{call, call_within};
 use crate::faults::{Common, stop};
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -136,6 +137,12 @@ pub fn run(common: &Common, seconds: u64) -> Result<()> {
         for client in clients {
             done = done.and(joined(client.join()));
         }
+        // Before loads end: a volume may have no path, for which a write of theirs waits.
+        done = done.and_then(|()| end_as(race, place, &keys));
+        if done.is_err() {
+            let engine = place.stage.engine.as_ref().context("engine")?;
+            engine.signal(Signal::KILL)?;
+        }
         let mut writes = 0;
         for load in loads {
             match joined(load.join()) {
@@ -153,7 +160,6 @@ pub fn run(common: &Common, seconds: u64) -> Result<()> {
             .map_or_else(String::new, |it| it.log())
     };
     let writes = writes.with_context(log)?;
-    end_as(&race, &place, &keys)?;
     let beside = beside(&place, &keys)?;
     common.progress("");
     let mut table = Table::new(&["method", "done", "refused", "mean_ms", "longest_ms"]);
