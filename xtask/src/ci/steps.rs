@@ -18,6 +18,9 @@ pub struct Step {
     pub nightly: Option<Part>,
     /// A program without which it is skipped.
     pub needs: Option<&'static str>,
+    /// The step beside which it runs, with processor time that this one leaves: tests of whole
+    /// programs mostly wait.
+    pub beside: Option<&'static str>,
 }
 
 /// Part of a step in one of the checks.
@@ -67,6 +70,7 @@ const fn both(name: &'static str, checks: &'static str, tasks: &'static [Task]) 
         ci: Some(part("", 1, tasks)),
         nightly: None,
         needs: None,
+        beside: None,
     }
 }
 
@@ -82,6 +86,7 @@ const fn nightly(
         ci: None,
         nightly: Some(part("", 1, tasks)),
         needs,
+        beside: None,
     }
 }
 
@@ -92,6 +97,14 @@ const fn more(name: &'static str, checks: &'static str, ci: Part, nightly: Part)
         ci: Some(ci),
         nightly: Some(nightly),
         needs: None,
+        beside: None,
+    }
+}
+
+const fn beside_test(step: Step) -> Step {
+    Step {
+        beside: Some("test"),
+        ..step
     }
 }
 
@@ -178,26 +191,17 @@ pub const STEPS: [Step; 18] = [
         // All that fail are shown by one run.
         &[task("", 3600, "{test} --no-fail-fast")],
     ),
-    both(
-        "doc",
-        "documentation, its links",
-        &[task(
-            "",
-            300,
-            "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
-        )],
-    ),
-    both(
+    beside_test(both(
         "release",
         "the release build",
-        &[task("", 1200, "cargo build --release")],
-    ),
-    both(
+        &[task("", 3600, "cargo build --release")],
+    )),
+    beside_test(both(
         "sim",
         "policies against their bound",
-        &[task("", 1200, "{sim} --check scenarios")],
-    ),
-    more(
+        &[task("", 3600, "{sim} --check scenarios")],
+    )),
+    beside_test(more(
         "chaos",
         "worlds of faults, plain ones and those with a mirror",
         // Seeds 1 to 1,400 and 1 to 360 are tests of the simulator.
@@ -256,8 +260,8 @@ pub const STEPS: [Step; 18] = [
                 ),
             ],
         ),
-    ),
-    more(
+    )),
+    beside_test(more(
         "canaries",
         "planted bugs",
         part(
@@ -270,6 +274,15 @@ pub const STEPS: [Step; 18] = [
             1,
             &[task("", 3600, "cargo xtask canaries --check")],
         ),
+    )),
+    both(
+        "doc",
+        "documentation, its links",
+        &[task(
+            "",
+            300,
+            "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
+        )],
     ),
     // Its figures gate nothing: that the machine is too busy for them is well too.
     both(
@@ -489,6 +502,15 @@ mod tests {
     fn shell(nightly: bool) -> String {
         let tasks = tasks(nightly).map(|(_, task)| task.shell);
         tasks.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn steps_beside_another_stand_behind_it() {
+        for pair in STEPS.windows(2) {
+            let [before, step] = pair else { continue };
+            let is_behind = Some(before.name) == step.beside || before.beside == step.beside;
+            assert!(step.beside.is_none() || is_behind, "{}", step.name);
+        }
     }
 
     #[test]
