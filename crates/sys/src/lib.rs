@@ -6,7 +6,7 @@
 //! * [`Buffer`]: bytes that arrived, in memory lent by the ring
 //! * [`Stripe`]: memory shared between cores, one owner at a time
 //! * [`Lease`]: a part of an arena on a thread that makes blocking system calls with it
-//! * [`Shared`]: memory that another, perhaps hostile process uses too
+//! * [`Shared`]: memory that another, perhaps hostile process uses too; [`fault`]: its SIGBUS
 //! * [`nvme`]: what the kernel's NVMe driver answers at once
 //! * [`passing`]: descriptors over Unix sockets; [`Interrupt`]: an eventfd that never makes us wait
 //! * [`CountingAllocator`]: shows that nothing is allocated per I/O
@@ -23,6 +23,7 @@
 mod allocator;
 mod arena;
 mod error;
+pub mod fault;
 pub mod freeze;
 mod interrupt;
 mod lease;

@@ -3,10 +3,12 @@
 //! # Contract
 //! The bytes are reached by atomic loads and stores only, and by copies in machine code that the
 //! compiler doesn't look into: never by a reference. So a hostile other side can spoil values and
-//! nothing else. The mapping is of a memory file that can't shrink (sealed), so that no access
-//! faults. Its pages are ordinary ones: the other side can punch huge ones out, and the system may
-//! have none to put in their place.
+//! nothing else. The mapping is of a memory file that can't shrink (sealed). Its pages are ordinary
+//! ones: the other side can punch huge ones out, and the system may have none to put in their
+//! place. Where it has no ordinary one either, or a page is damaged, an access faults: that ends
+//! the process, unless the mapping is guarded ([`crate::fault`]).
 use crate::Error;
+use crate::fault::Guard;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -33,11 +35,15 @@ pub fn memory_file(name: &str, bytes: u64) -> Result<OwnedFd, Error> {
     Ok(file)
 }
 
+/// Pages that are allocated in one system call: other threads that map or unmap memory wait for it.
+const POPULATED_BYTES: usize = 4 << 20;
+
 /// A mapping of a memory file.
 #[derive(Debug)]
 pub struct Shared {
     at: NonNull<u8>,
     len: usize,
+    guard: Option<&'static Guard>,
 }
 
 // SAFETY: a mapping belongs to the process, and all accesses to its bytes are atomic.
@@ -61,6 +67,34 @@ impl Shared {
         if kind.f_type as i64 == HUGETLBFS {
             return Err(Error::new("huge pages", Errno::INVAL));
         }
+        Self::map_unguarded(file, len)
+    }
+
+    /// As [`Self::map`], guarded: a fault in it ends nothing ([`crate::fault`]).
+    ///
+    /// # Errors
+    /// As [`Self::map`]. `guard`: too many mappings are guarded (ENOSPC), or it is too large
+    /// (EFBIG). `sigaction`: as the kernel says.
+    pub fn map_guarded(file: impl AsFd, len: usize) -> Result<Self, Error> {
+        Self::map(file, len)?.guarded()
+    }
+
+    /// As [`Self::map_guarded`], of a file that may shrink: for tests of what a fault leads to.
+    ///
+    /// # Errors
+    /// As [`Self::map_guarded`], but for the seals and the size of pages.
+    pub fn map_unsealed(file: impl AsFd, len: usize) -> Result<Self, Error> {
+        Self::map_unguarded(file.as_fd(), len)?.guarded()
+    }
+
+    fn guarded(mut self) -> Result<Self, Error> {
+        self.guard = Some(Guard::take(self.at.addr().get(), self.len)?);
+        Ok(self)
+    }
+
+    /// Maps a file of any kind.
+    pub(crate) fn map_unguarded(file: impl AsFd, len: usize) -> Result<Self, Error> {
+        let file = file.as_fd();
         let stat = rustix::fs::fstat(file).map_err(|e| Error::new("fstat", e))?;
         if len == 0 || u64::try_from(stat.st_size).is_ok_and(|size| size < len as u64) {
             return Err(Error::new("size", Errno::INVAL));
@@ -70,7 +104,38 @@ impl Shared {
         let at = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }
             .map_err(|e| Error::new("mmap", e))?;
         let at = NonNull::new(at.cast()).ok_or(Error::new("mmap", Errno::NOMEM))?;
-        Ok(Self { at, len })
+        Ok(Self {
+            at,
+            len,
+            guard: None,
+        })
+    }
+
+    /// Whether an access faulted: from then on its bytes are zeroes of our own. Never of a mapping
+    /// that is not guarded.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.guard.is_some_and(Guard::is_lost)
+    }
+
+    /// Allocates the pages of `len` bytes at `at`, as far as they aren't yet, so that no access to
+    /// them has to. The other side can still take them away.
+    ///
+    /// # Errors
+    /// `madvise`: the system, or the control group, has no memory (ENOMEM); the file has no such
+    /// pages (EFAULT); a page is damaged (EHWPOISON).
+    ///
+    /// # Panics
+    /// Outside.
+    pub fn populate(&self, at: usize, len: usize) -> Result<(), Error> {
+        for begin in (at..at + len).step_by(POPULATED_BYTES) {
+            let bytes = POPULATED_BYTES.min(at + len - begin);
+            let from = self.pointer(begin, bytes).cast();
+            // SAFETY: inside our own mapping; the advice changes no byte of it.
+            unsafe { madvise(from, bytes, Advice::LinuxPopulateWrite) }
+                .map_err(|e| Error::new("madvise", e))?;
+        }
+        Ok(())
     }
 
     /// Bytes.
@@ -201,6 +266,10 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        // Before the address can be another mapping's.
+        if let Some(guard) = self.guard {
+            guard.release();
+        }
         // SAFETY: the mapping made in `map`, whose last owner this is; operations of the kernel on
         // it hold an owner each.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
