@@ -539,6 +539,11 @@ impl Files {
                 }
             }
         }
+        if copied > 0 && request.has_lost_memory() {
+            // The copy may have zeroes instead of the client's bytes.
+            self.flushed.push((slot, Status::DATA_TRANSFER_ERROR));
+            return;
+        }
         self.count_copied(lane, copied);
         self.issue(slot);
     }
@@ -616,6 +621,8 @@ impl Files {
         let key = self.requests.key(slot);
         let mut request = self.requests.remove(key);
         self.wrote(&request, status);
+        let mut status = status;
+        let is_copied = request.whole || request.bounce.is_some();
         if let Some(bounce) = request.bounce.take() {
             if status.is_success() && matches!(request.work, Work::Read { .. }) {
                 request.copy_back(&bounce);
@@ -624,6 +631,9 @@ impl Files {
             if self.bounces.len() < BOUNCES_MAX {
                 self.bounces.push(bounce);
             }
+        }
+        if is_copied && status.is_success() && request.has_lost_memory() {
+            status = Status::DATA_TRANSFER_ERROR;
         }
         request.parts.clear();
         self.spare.push(request.parts);
@@ -648,7 +658,9 @@ fn reopened(file: &runtime::FileDevice) -> Option<OwnedFd> {
 /// Memory that we share with the kernel only.
 fn own_memory(bytes: usize) -> Result<Arc<Shared>, Error> {
     let file = memory_file("braid-broker", bytes as u64)?;
-    Shared::map(&file, bytes).map(Arc::new)
+    let memory = Shared::map(&file, bytes)?;
+    memory.populate(0, bytes)?;
+    Ok(Arc::new(memory))
 }
 
 #[cfg(test)]

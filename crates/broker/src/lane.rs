@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! A command is fetched only when there is room for its completion, so an answer never waits. A
-//! client that writes a doorbell that can't be true ends the lane ([`Misbehaved`]); what it has in
-//! flight ends first. In one turn at most [`TURN_BYTES`] are moved, and a command more: the rest is
+//! client that writes a doorbell that can't be true ends the lane ([`GivenUp`]), as lost memory does;
+//! what it has in flight ends first. In one turn at most [`TURN_BYTES`] are moved, and a command more: the rest is
 //! the next turn's, so that one lane keeps the others of its thread waiting for a bounded time.
 //!
 //! A thread may stand still anywhere, and go on when its clients have long written something newer
@@ -99,7 +99,9 @@ pub struct Lane {
     /// Nothing is fetched any more: the client is gone.
     pub closing: bool,
     /// Why nothing is fetched any more, though the client may be there.
-    pub broken: Option<Misbehaved>,
+    pub broken: Option<GivenUp>,
+    /// Faults of this process after which no memory of this queue was lost.
+    faults: u64,
 }
 
 /// The interrupt of a `user_irq` queue.
@@ -154,6 +156,8 @@ impl Lane {
             tally: parts.tally,
             closing: false,
             broken: None,
+            // It looks once.
+            faults: u64::MAX,
         }
     }
 
@@ -196,7 +200,7 @@ impl Lane {
     /// Fetches and executes what is there, up to [`BATCH`] commands; how many there were.
     #[inline]
     pub fn turn(&mut self, at: usize, namespaces: &[Namespace], files: &mut Files) -> u16 {
-        if self.closing || self.broken.is_some() {
+        if self.closing || self.broken.is_some() || self.has_lost_memory() {
             return 0;
         }
         self.owed += files.take_copied(at);
@@ -204,13 +208,13 @@ impl Lane {
         self.owed -= self.moved;
         let paid = u16::from(self.moved == TURN_BYTES);
         if self.has_begun() && self.door().is_shut() {
-            self.broken = Some(Misbehaved::LetGo);
+            self.give_up(Misbehaved::LetGo);
             return 0;
         }
         let zeroed = self.zero(namespaces);
         if self.batch_at == self.batch_end {
             let count = self.admit().unwrap_or_else(|why| {
-                self.broken = Some(why);
+                self.give_up(why);
                 0
             });
             if count == 0 {
@@ -219,7 +223,7 @@ impl Lane {
             self.fetch(count);
         }
         let begin = self.batch_at;
-        while self.batch_at < self.batch_end && self.moved < TURN_BYTES {
+        while self.batch_at < self.batch_end && self.moved < TURN_BYTES && self.broken.is_none() {
             let entry = &{ self.batch[usize::from(self.batch_at)] };
             self.batch_at += 1;
             let status = match self.execute(at, entry, namespaces, files) {
@@ -464,6 +468,7 @@ impl Lane {
         if heard {
             self.answer(cid, status, 0);
             heard = status.is_success() || !self.sq.was_let_go(&self.memory);
+            heard &= !self.has_lost_memory();
         }
         self.publish();
         heard
@@ -471,6 +476,9 @@ impl Lane {
 
     #[inline]
     fn answer(&mut self, cid: u16, status: Status, result: u64) {
+        if self.has_lost_memory() {
+            return;
+        }
         let cqe = Cqe {
             result,
             sqhd: self.sq.head(),
@@ -542,7 +550,10 @@ impl Lane {
     /// Whether there is anything to fetch now, or to give up for. A client that has no room for its
     /// answers has to kick when it has made some.
     pub fn is_waiting(&mut self) -> bool {
-        !self.closing && self.broken.is_none() && (self.has_begun() || self.admit() != Ok(0))
+        if self.closing || self.broken.is_some() {
+            return false;
+        }
+        self.has_begun() || self.admit() != Ok(0) || self.has_lost_memory()
     }
 
     /// Something that was fetched is not done, or not all of it.
@@ -550,6 +561,9 @@ impl Lane {
         self.batch_at < self.batch_end || !self.zeroing.is_empty()
     }
 }
+
+mod loss;
+pub use loss::GivenUp;
 
 /// Result of a command that was checked.
 enum Begun {

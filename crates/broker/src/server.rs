@@ -7,7 +7,7 @@
 //! requests to files are waited for, and then the files' flush; one that never returns for
 //! [`STOP_NS`] only.
 use crate::config::{Config, Store};
-use crate::lane::ThreadTally;
+use crate::lane::{GivenUp, ThreadTally};
 use crate::limits::{DEAF_NS, EAR_STACK_BYTES, FAREWELLS_MAX, NAMESPACES_MAX, QUEUES_MAX};
 use crate::limits::{STOP_NS, WORKERS_MAX};
 use crate::order::Orders;
@@ -428,10 +428,11 @@ impl Server {
                     return result;
                 }
                 News::Broken(id, why) => {
-                    if why != Misbehaved::LetGo {
-                        tracing::warn!("queue {id} is given up: {why}");
-                    }
                     if let Some(place) = self.places.find_mut(id) {
+                        if why != GivenUp::Misbehaved(Misbehaved::LetGo) {
+                            let (kind, number, uid) = (place.kind.name(), place.number, place.uid);
+                            tracing::warn!("queue {kind} {number} of user {uid} is ended: {why}");
+                        }
                         place.leaving.get_or_insert_with(Instant::now);
                     }
                     self.give_up(id);

@@ -68,7 +68,7 @@ pub fn map(request: &Request, descriptors: &[OwnedFd], bytes_max: u64) -> Brough
         return None;
     }
     let bytes = usize::try_from(request.c).ok()?;
-    Some(Shared::map(descriptors.first()?, bytes))
+    Some(Shared::map_guarded(descriptors.first()?, bytes))
 }
 
 /// The connection is over.

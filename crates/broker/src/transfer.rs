@@ -59,7 +59,9 @@ impl Door {
 
     /// Nothing is to be changed any more for this client (T9).
     pub fn is_shut(&self) -> bool {
-        self.memory.load_word(self.at) == LET_GO || self.shut.load(Ordering::Relaxed)
+        let word = self.memory.load_word(self.at);
+        // Of lost memory the word says nothing.
+        word == LET_GO || self.memory.is_lost() || self.shut.load(Ordering::Relaxed)
     }
 }
 
@@ -151,6 +153,12 @@ impl Memories {
             Some(region) => &region.memory,
             None => unreachable!("a part of no region"),
         }
+    }
+
+    /// Whether an access to any of it faulted.
+    pub fn has_lost(&self) -> bool {
+        let mut regions = self.regions.iter().flatten();
+        regions.any(|region| region.memory.is_lost())
     }
 
     /// Where the client lets go.

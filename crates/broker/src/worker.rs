@@ -9,13 +9,12 @@
 //! edges instead.
 use crate::Namespace;
 use crate::files::{Ended, Files, NO_LANE};
-use crate::lane::{Lane, ThreadTally};
+use crate::lane::{GivenUp, Lane, ThreadTally};
 use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS, NAMESPACES_MAX, TURN_BYTES};
 use crate::order::{Begun, Orders};
 use crate::session::Brought;
 use crate::transfer::Region;
 use crate::volume::Post;
-use nvme::queue::Misbehaved;
 use queue::protocol::Request;
 use runtime::RuntimeError;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -61,7 +60,7 @@ pub enum News {
     /// A connection of a user is closed.
     Closed(u32),
     /// A queue was given up.
-    Broken(u64, Misbehaved),
+    Broken(u64, GivenUp),
     /// The thread has ended: as it was told to, or because it can't go on.
     Ended(Result<(), String>),
 }

@@ -99,7 +99,11 @@ impl Permit {
                 at,
                 closed,
                 shut,
-            } => memory.load_word(*at) != *closed && !shut.load(Ordering::Relaxed),
+            } => {
+                let word = memory.load_word(*at);
+                // Of lost memory the word says nothing.
+                word != *closed && !memory.is_lost() && !shut.load(Ordering::Relaxed)
+            }
         }
     }
 }

@@ -80,6 +80,11 @@ impl Request {
         at
     }
 
+    /// Whether an access to memory of its parts faulted.
+    pub fn has_lost_memory(&self) -> bool {
+        self.parts.iter().any(|(memory, _)| memory.is_lost())
+    }
+
     pub fn copy_back(&self, bounce: &Shared) {
         let mut at = 0;
         let mut bytes = Vec::new();
@@ -209,6 +214,8 @@ impl Request {
             Errno::NOTCONN => Status::INTERNAL_PATH,
             // Its client had let go of the queue before it could start.
             LATE => Status::SQ_DELETION,
+            // Pages of the client's memory: the command's own copies are always there.
+            Errno::FAULT => Status::DATA_TRANSFER_ERROR.with_dnr(),
             Errno::NOSPC | Errno::DQUOT => Status::CAPACITY_EXCEEDED,
             Errno::ROFS | Errno::PERM | Errno::BADF => Status::WRITE_PROTECTED.with_dnr(),
             Errno::IO if matches!(self.work, Work::Read { .. }) => Status::UNRECOVERED_READ,

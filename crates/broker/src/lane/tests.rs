@@ -50,6 +50,11 @@ fn files(namespaces: &[Namespace]) -> Files {
 impl Stage {
     /// A queue of 64 entries over 16 MiB of memory.
     fn new(coalescing: Option<Coalescing>) -> Self {
+        let ring = shared(Layout::new(64).unwrap().bytes());
+        Self::over(coalescing, ring, shared(1 << 20))
+    }
+
+    fn over(coalescing: Option<Coalescing>, ring: Arc<Shared>, data: Arc<Shared>) -> Self {
         let device = Arc::new(MemoryDevice::new(BYTES as u64).unwrap());
         let namespaces = vec![Namespace {
             device: Device::Memory(Arc::clone(&device)).into(),
@@ -58,7 +63,6 @@ impl Stage {
             read_only: false,
         }];
         let layout = Layout::new(64).unwrap();
-        let (ring, data) = (shared(layout.bytes()), shared(1 << 20));
         let tally = Arc::new(Tally::default());
         let kind = match coalescing {
             Some(_) => Kind::UserIrq,
@@ -159,7 +163,10 @@ fn t09_what_was_fetched_when_the_client_lets_go_changes_nothing_any_more() {
     stage.sq.let_go(&stage.memory);
     assert_eq!(stage.turn(), 0);
     assert_eq!(stage.byte(2 * half), 0);
-    assert_eq!(stage.lane.broken, Some(Misbehaved::LetGo));
+    assert_eq!(
+        stage.lane.broken,
+        Some(GivenUp::Misbehaved(Misbehaved::LetGo))
+    );
     assert!(stage.lane.is_idle() && !stage.lane.is_waiting());
 }
 
@@ -349,4 +356,72 @@ fn an_interrupt_waits_no_longer_than_was_asked_and_never_for_nothing() {
     stage.turn();
     stage.lane.interrupt(|| None);
     assert_eq!(stage.interrupts(), 3);
+}
+
+/// Memory whose file can be cut off, and the file.
+fn unsealed(bytes: usize) -> (Arc<Shared>, OwnedFd) {
+    let file = rustix::fs::memfd_create("braid-unsealed", rustix::fs::MemfdFlags::CLOEXEC);
+    let file = file.unwrap();
+    rustix::fs::ftruncate(&file, bytes as u64).unwrap();
+    (Arc::new(Shared::map_unsealed(&file, bytes).unwrap()), file)
+}
+
+fn cut_off(file: &OwnedFd) {
+    rustix::fs::ftruncate(file, 0).unwrap();
+}
+
+#[test]
+fn commands_of_lost_memory_are_not_answered() {
+    let mut other = Stage::new(None);
+    for opcode in [nvm::WRITE, nvm::READ] {
+        let (data, file) = unsealed(1 << 20);
+        let ring = shared(Layout::new(64).unwrap().bytes());
+        let mut stage = Stage::over(None, ring, data);
+        stage.push(nvm::READ, 0, 4096);
+        assert_eq!((stage.turn(), stage.reap()), (1, 1));
+        cut_off(&file);
+        for n in 0..3 {
+            stage.push(opcode, n * 4096, 4096);
+        }
+        // The first one ends the lane: the others, fetched with it, are not executed.
+        assert_eq!((stage.turn(), stage.reap()), (1, 0));
+        assert_eq!(stage.lane.broken, Some(GivenUp::MemoryLost));
+        assert_eq!(stage.turn(), 0);
+        assert!(stage.lane.is_idle() && !stage.lane.is_waiting());
+        other.data.write(0, &[7; 4096]);
+        other.push(nvm::WRITE, 0, 4096);
+        assert_eq!((other.turn(), other.reap(), other.byte(4095)), (1, 1, 7));
+        assert_eq!(other.lane.broken, None);
+    }
+}
+
+#[test]
+fn commands_in_flight_of_lost_memory_are_not_heard() {
+    let (data, file) = unsealed(1 << 20);
+    let ring = shared(Layout::new(64).unwrap().bytes());
+    let mut stage = Stage::over(None, ring, data);
+    stage.lane.in_flight = 2;
+    assert!(stage.lane.ended(1, Status::SUCCESS));
+    cut_off(&file);
+    stage.data.write(0, &[1]);
+    assert!(!stage.lane.ended(2, Status::WRITE_FAULT), "T13");
+    let told = std::iter::from_fn(|| stage.cq.take(&stage.memory));
+    assert!(told.map(|cqe| cqe.cid).eq([1]));
+}
+
+/// Zeroes in place of doorbells are no misbehaviour of the client, and nobody sees it let go.
+#[test]
+fn lost_rings_end_the_lane_and_its_changes() {
+    let (ring, file) = unsealed(Layout::new(64).unwrap().bytes());
+    let mut stage = Stage::over(None, ring, shared(1 << 20));
+    for _ in 0..2 {
+        stage.push(nvm::WRITE, 0, 4096);
+        assert_eq!((stage.turn(), stage.reap()), (1, 1));
+    }
+    cut_off(&file);
+    let door = stage.lane.door().clone();
+    assert!(door.is_shut(), "T9");
+    assert!(stage.lane.is_waiting(), "it has to be given up");
+    assert_eq!((stage.turn(), stage.lane.is_waiting()), (0, false));
+    assert_eq!(stage.lane.broken, Some(GivenUp::MemoryLost));
 }

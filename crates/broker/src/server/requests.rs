@@ -330,7 +330,7 @@ struct Made {
 fn make(header: &Header, data_bytes: u64, coalescing: Coalescing) -> Result<Made, Error> {
     let bytes = header.layout.bytes();
     let ring = memory_file("braid-queue", bytes as u64)?;
-    let memory = Arc::new(Shared::map(&ring, bytes)?);
+    let memory = Arc::new(Shared::map_guarded(&ring, bytes)?);
     header.store(&memory);
     let event = |event: Result<Event, Errno>| event.and_then(|event| event.try_clone());
     let system = |source| Error {
@@ -354,7 +354,7 @@ fn make(header: &Header, data_bytes: u64, coalescing: Coalescing) -> Result<Made
         _ => {
             let file = memory_file("braid-queue-data", data_bytes)?;
             let len = usize::try_from(data_bytes).unwrap_or(usize::MAX);
-            let memory = Shared::map(&file, len)?;
+            let memory = Shared::map_guarded(&file, len)?;
             memory.prefer_huge();
             passed.push(file);
             let memory = Arc::new(memory);

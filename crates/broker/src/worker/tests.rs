@@ -2,7 +2,7 @@
 use super::*;
 use crate::Trust;
 use crate::lane::{Parts, Tally};
-use nvme::queue::{CqConsumer, Entry, SqProducer, check};
+use nvme::queue::{CqConsumer, Entry, Misbehaved, SqProducer, check};
 use nvme::wire::sqe::{NSID_ALL, nvm};
 use nvme::wire::{Cqe, Status};
 use queue::Memory;
@@ -19,6 +19,8 @@ use sys::{CountingAllocator, Shared, memory_file};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+mod lanes;
 
 const LONG: Duration = Duration::from_secs(60);
 const DATA_BYTES: usize = 1 << 20;
@@ -324,7 +326,10 @@ fn t09_a_client_that_lets_go_of_what_hangs_is_no_misbehaviour_and_leaves_with_it
             news => break news,
         }
     };
-    assert!(matches!(next(), News::Broken(7, Misbehaved::LetGo)));
+    assert!(matches!(
+        next(),
+        News::Broken(7, GivenUp::Misbehaved(Misbehaved::LetGo))
+    ));
     returns.write_all(&[7; 4096]).unwrap();
     assert!(matches!(next(), News::Removed(7, _)));
     drop(stage.stop());
