@@ -21,6 +21,7 @@ use crate::workers::{Bytes, Finished};
 use crate::{ReactorConfig, ReactorStats, RuntimeError};
 use engine::Machine;
 use engine::machine::{ConnId, Memory, Output, Span};
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +38,8 @@ pub(crate) struct Reactor<M: Machine> {
     pub(crate) connections: Box<[Connection]>,
     /// Connections that have something to transmit.
     pub(crate) dirty: Vec<ConnId>,
+    /// In this turn a connection had more to transmit behind a message that is being sent.
+    pub(crate) wants_send_end: bool,
     /// Connections that may have no receive in flight.
     pub(crate) unarmed: Vec<ConnId>,
     /// Connections with a deadline, in the course of an orderly close; the earliest first.
@@ -141,6 +144,7 @@ where
             again: false,
             connections: (0..count).map(|_| Connection::new()).collect(),
             dirty: Vec::with_capacity(count as usize),
+            wants_send_end: false,
             // A closed connection may stand in it twice.
             unarmed: Vec::with_capacity(2 * count as usize),
             closing: Vec::with_capacity(count as usize),
@@ -243,7 +247,7 @@ where
 
     /// Turns results of workers into events.
     fn take_finished(&mut self) {
-        let mut finished = std::mem::take(&mut self.finished);
+        let mut finished = mem::take(&mut self.finished);
         self.devices.inbox.take(&mut finished);
         for Finished { tag, result, bytes } in finished.drain(..) {
             if let Bytes::Lease(lease) = bytes {
@@ -381,7 +385,8 @@ where
     /// Submits everything; sleeps or spins until there is something to do.
     fn wait(&mut self) -> Result<(), sys::Errno> {
         let timeout = self.next_timeout();
-        let busy = self.again || self.mail || self.ring.has_completion();
+        let behind = mem::take(&mut self.wants_send_end) && self.ring.has_unreported();
+        let busy = self.again || self.mail || behind || self.ring.has_completion();
         let busy = busy || self.devices.has_results() || (!self.spin && !self.devices.arm_queues());
         if self.spin {
             if self.ring.wants_enter() {

@@ -6,6 +6,10 @@
 //! payload are staged in the message (`handle_sent` at once); larger payload is sent from the arena
 //! (`handle_sent` when the kernel has taken it, or before `handle_closed`).
 //!
+//! The end of a send that nothing waits for does not end a sleep (`Ring::send_unreported`): a
+//! message without payload of the arena, behind which the machine has nothing more to say. Should
+//! it say more in a later round of that turn, the reactor does not sleep.
+//!
 //! # Limits
 //! `STAGED_MAX`, `MESSAGE_MAX`, `EXTENTS_MAX` per message, less where many are held
 //! (`messages`): the
@@ -30,6 +34,7 @@ where
             return;
         }
         connection.dirty = true;
+        self.wants_send_end |= connection.sending.is_some();
         if connection.can_send() && !connection.queued {
             connection.queued = true;
             self.dirty.push(conn);
@@ -55,10 +60,15 @@ where
         let drained = self.compose(conn, &mut message);
         let connection = &mut self.connections[conn.0 as usize];
         connection.dirty = !drained;
+        let is_awaited = !drained || message.extents() > 0 || connection.phase != Phase::Open;
         match &connection.socket {
             Some(socket) if !message.is_empty() => {
                 let tag = Tag::Send(conn).bits();
-                connection.sending = Some(self.ring.send(socket, message, tag));
+                connection.sending = Some(if is_awaited {
+                    self.ring.send(socket, message, tag)
+                } else {
+                    self.ring.send_unreported(socket, message, tag)
+                });
                 self.watch_sending(conn);
             }
             _ => {

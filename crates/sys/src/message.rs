@@ -114,11 +114,17 @@ impl Message {
             .for_each(|piece| arena.unlock(piece.extent, Access::Read));
     }
 
-    /// The operation that sends what is left. Its pointers stay good while the message is neither
-    /// changed nor dropped, and the arena's extents stay locked.
-    pub(crate) fn entry(&mut self, socket: types::Fd, arena: &Arena) -> squeue::Entry {
+    /// The operation that sends what is left, with more flags of `send` than usual. Its pointers
+    /// stay good while the message is neither changed nor dropped, and the arena's extents stay
+    /// locked.
+    pub(crate) fn entry(
+        &mut self,
+        socket: types::Fd,
+        more_flags: i32,
+        arena: &Arena,
+    ) -> squeue::Entry {
         // All or an error: a short count would only mean one more round.
-        let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+        let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL | more_flags;
         if self.pieces.is_empty() {
             let rest = &self.staging[self.sent.min(self.staging.len())..];
             let send = opcode::Send::new(socket, rest.as_ptr(), rest.len() as u32);

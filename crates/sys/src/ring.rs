@@ -27,6 +27,7 @@ mod guard;
 mod ops;
 #[cfg(test)]
 mod tests;
+mod unreported;
 
 pub use commands::{COMMANDS_MAX, CommandData, NvmeCommand, Reaping, probe_commands};
 pub use guard::LATE;
@@ -146,6 +147,7 @@ pub struct Ring {
     /// Entries that didn't fit into the submission ring.
     backlog: VecDeque<squeue::Entry>,
     guarded: guard::Guarded<squeue::Entry>,
+    unreported: unreported::Unreported,
     pool: Pool,
     arena: Arena,
     enters: u64,
@@ -194,6 +196,7 @@ impl Ring {
             free: (0..config.operations_max).rev().collect(),
             backlog: VecDeque::with_capacity(2 * config.operations_max as usize),
             guarded: guard::Guarded::default(),
+            unreported: unreported::Unreported::new(config.operations_max as usize / 2),
             pool,
             arena,
             enters: 0,
@@ -253,7 +256,7 @@ impl Ring {
         guarded || !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Whether a completion is there to take.
+    /// Whether a completion is there to take, other than of [`Ring::send_unreported`].
     pub fn has_completion(&mut self) -> bool {
         self.guarded.has_late()
             || !self.uring.completion().is_empty()
@@ -285,6 +288,7 @@ impl Ring {
             let entered = self.enter_once(if last { wait } else { Wait::No });
             freeze::end();
             self.enters += 1;
+            self.settle_unreported();
             match entered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
                 Ok(_) if !last => {}
                 Ok(_) | Err(Errno::INTR | Errno::TIME | Errno::BUSY | Errno::AGAIN) => {
@@ -314,7 +318,7 @@ impl Ring {
         }
         loop {
             let Some(entry) = self.uring.completion().next() else {
-                return self.next_command();
+                return self.next_unreported().or_else(|| self.next_command());
             };
             match entry.user_data() {
                 CANCEL => {}

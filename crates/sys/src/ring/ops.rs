@@ -88,9 +88,24 @@ impl Ring {
     /// Sends what is left of a message, all of it unless there is an error. It comes back with the
     /// completion.
     pub fn send(&mut self, socket: &Fd, mut message: Message, tag: u64) -> OpId {
-        let entry = message.entry(socket.raw(), &self.arena);
+        let entry = message.entry(socket.raw(), 0, &self.arena);
         message.lock(&mut self.arena);
         self.start(tag, socket, Held::Message(message), entry)
+    }
+
+    /// As [`Ring::send`], but a success ends no sleep: its completion comes with the next turn,
+    /// after all others. Never waits for room in the socket: ends with a short count or EAGAIN
+    /// where there is none, and that ends a sleep.
+    pub fn send_unreported(&mut self, socket: &Fd, mut message: Message, tag: u64) -> OpId {
+        if !self.uring.params().is_feature_skip_cqe_on_success() {
+            return self.send(socket, message, tag);
+        }
+        let entry = message.entry(socket.raw(), libc::MSG_DONTWAIT, &self.arena);
+        let entry = entry.flags(squeue::Flags::SKIP_SUCCESS);
+        message.lock(&mut self.arena);
+        let id = self.start(tag, socket, Held::Message(message), entry);
+        self.unreported.add(id);
+        id
     }
 
     /// Accepts connections until it is cancelled or fails.

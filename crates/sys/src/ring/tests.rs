@@ -12,7 +12,7 @@ fn ring() -> Ring {
     ring_in(&MODES)
 }
 
-fn ring_in(modes: &[Mode]) -> Ring {
+pub(super) fn ring_in(modes: &[Mode]) -> Ring {
     let config = RingConfig {
         operations_max: 64,
         buffers: 8,
@@ -23,7 +23,7 @@ fn ring_in(modes: &[Mode]) -> Ring {
 }
 
 /// A connection: our end for the ring, the peer's for blocking calls.
-fn pair() -> (Fd, TcpStream) {
+pub(super) fn pair() -> (Fd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (Fd::new(listener.accept().unwrap().0.into()), peer)
@@ -45,7 +45,7 @@ fn buffer(completion: Completion) -> Buffer {
     }
 }
 
-fn message(completion: Completion) -> Message {
+pub(super) fn message(completion: Completion) -> Message {
     match completion.returned {
         Returned::Message(message) => message,
         other => panic!("{other:?} with {:?}", completion.result),
