@@ -1,16 +1,19 @@
 //! A buddy allocator over the arena's address range: who owns which bytes. Pure bookkeeping.
 //!
 //! # Contract
-//! Blocks are 4 KiB…1 MiB, powers of two, aligned to their size. A freed block is joined with its
-//! buddy at once, so that whenever all of it is back the arena is whole again. The block last freed
-//! is the first to be given out: its memory is the likeliest to be in the cache. No memory is
-//! allocated after `new`; every call takes at most one step per block size.
+//! Blocks are 4 KiB…1 MiB, powers of two, aligned to their size. Of each size some freed blocks stay
+//! as they are: the next request of that size takes the last one, whose memory is the likeliest to
+//! be in the cache, and splits nothing. They are joined with their buddies once a request finds no
+//! block: so no request fails for which there is room. No memory is allocated after `new`; a call
+//! takes at most one step per block size, and one for each block that it joins.
 //!
 //! # Limits
-//! The arena's size is rounded down to 4 KiB, and to 2³² − 1 pages (16 TiB).
+//! The arena's size is rounded down to 4 KiB, and to 2³² − 1 pages (16 TiB). [`UNJOINED_MAX`]
+//! freed blocks of a size are not joined.
 //!
 //! # Origin
-//! Knuth, The Art of Computer Programming, vol. 1, 2.5 (the buddy system).
+//! Knuth, The Art of Computer Programming, vol. 1, 2.5 (the buddy system); Barkley and Lee, A Lazy
+//! Buddy System Bounded by Two Coalescing Delays per Class, 1989.
 use crate::limits::BUFFER_MAX;
 use crate::machine::Span;
 use alloc::vec;
@@ -19,20 +22,25 @@ use alloc::vec::Vec;
 const PAGE: u32 = 4096;
 const ORDERS: usize = (BUFFER_MAX / PAGE).ilog2() as usize + 1;
 const NONE: u32 = u32::MAX;
+/// Freed blocks of one size that are not joined.
+const UNJOINED_MAX: u32 = 128;
 
 /// State of a block, at its first page; other pages are `INSIDE`.
 const INSIDE: u8 = 0;
+const UNJOINED: u8 = 0x20;
 const FREE: u8 = 0x40;
 const USED: u8 = 0x80;
 
 /// Owner of `bytes` of arena; blocks of 4 KiB…1 MiB, powers of two, aligned to their size.
 pub struct Buddy {
-    /// `FREE | order` or `USED | order` at the first page of each block.
+    /// `FREE`, `UNJOINED` or `USED`, `| order`, at the first page of each block.
     state: Vec<u8>,
     /// Neighbours of a free block in the list of its order.
     links: Vec<Links>,
     /// First free block of each order.
     heads: [u32; ORDERS],
+    /// Of each order, the freed blocks that are not joined, the last one first.
+    unjoined: [Unjoined; ORDERS],
     free_pages: u64,
 }
 
@@ -40,6 +48,13 @@ pub struct Buddy {
 struct Links {
     next: u32,
     prev: u32,
+}
+
+/// A stack of blocks.
+#[derive(Clone, Copy)]
+struct Unjoined {
+    head: u32,
+    count: u32,
 }
 
 impl Buddy {
@@ -50,6 +65,10 @@ impl Buddy {
             state: vec![INSIDE; pages as usize],
             links: vec![Links::default(); pages as usize],
             heads: [NONE; ORDERS],
+            unjoined: [Unjoined {
+                head: NONE,
+                count: 0,
+            }; ORDERS],
             free_pages: u64::from(pages),
         };
         // From the end, so that the lowest addresses are handed out first.
@@ -67,15 +86,13 @@ impl Buddy {
     ///
     /// # Panics
     /// If `len` is above [`BUFFER_MAX`]: there never is room for that.
+    #[inline]
     pub fn allocate(&mut self, len: u32) -> Option<Span> {
         let wanted = order_of(len);
-        let mut order = (wanted..ORDERS).find(|order| self.heads[*order] != NONE)?;
-        let page = self.heads[order];
-        self.remove(page, order);
-        while order > wanted {
-            order -= 1;
-            self.insert(page + (1 << order), order);
-        }
+        let page = match self.unjoined[wanted].head {
+            NONE => self.split(wanted)?,
+            page => self.pop(page, wanted),
+        };
         self.state[page as usize] = USED | wanted as u8;
         self.free_pages -= 1 << wanted;
         Some(Span {
@@ -85,23 +102,76 @@ impl Buddy {
     }
 
     /// Whether [`Self::allocate`] would give out `len` bytes now.
-    pub fn has_room(&self, len: u32) -> bool {
-        self.heads[order_of(len)..].iter().any(|head| *head != NONE)
+    pub fn has_room(&mut self, len: u32) -> bool {
+        let order = order_of(len);
+        self.unjoined[order].head != NONE || self.find(order).is_some()
     }
 
     /// Takes back a span as `allocate` gave it.
     ///
     /// # Panics
     /// If that span is not in use.
+    #[inline]
     pub fn free(&mut self, span: Span) {
-        let mut order = order_of(span.len);
-        let mut page = (span.at / u64::from(PAGE)) as u32;
-        assert!(
-            self.state[page as usize] == USED | order as u8,
-            "freed what is not in use"
-        );
-        self.state[page as usize] = INSIDE;
+        let order = order_of(span.len);
+        let page = (span.at / u64::from(PAGE)) as u32;
+        let state = &mut self.state[page as usize];
+        assert!(*state == USED | order as u8, "freed what is not in use");
         self.free_pages += 1 << order;
+        let unjoined = &mut self.unjoined[order];
+        if unjoined.count == UNJOINED_MAX {
+            return self.join(page, order);
+        }
+        *state = UNJOINED | order as u8;
+        self.links[page as usize].next = unjoined.head;
+        unjoined.head = page;
+        unjoined.count += 1;
+    }
+
+    /// Takes the last of the freed blocks of an order that are not joined: this page.
+    #[inline]
+    fn pop(&mut self, page: u32, order: usize) -> u32 {
+        let unjoined = &mut self.unjoined[order];
+        unjoined.head = self.links[page as usize].next;
+        unjoined.count -= 1;
+        page
+    }
+
+    /// Takes a block of an order out of a larger one, or the last of its own.
+    #[inline(never)]
+    fn split(&mut self, wanted: usize) -> Option<u32> {
+        let mut order = self.find(wanted)?;
+        let page = self.heads[order];
+        self.remove(page, order);
+        while order > wanted {
+            order -= 1;
+            self.insert(page + (1 << order), order);
+        }
+        Some(page)
+    }
+
+    /// The smallest order of which a joined block is free, and that is enough; all freed blocks are
+    /// joined where it takes that.
+    fn find(&mut self, wanted: usize) -> Option<usize> {
+        let find = |heads: &[u32; ORDERS]| (wanted..ORDERS).find(|order| heads[*order] != NONE);
+        find(&self.heads).or_else(|| {
+            self.join_all();
+            find(&self.heads)
+        })
+    }
+
+    fn join_all(&mut self) {
+        for order in 0..ORDERS {
+            while self.unjoined[order].head != NONE {
+                let page = self.pop(self.unjoined[order].head, order);
+                self.join(page, order);
+            }
+        }
+    }
+
+    /// Joins a block with its buddy, if that is free, and so on.
+    fn join(&mut self, mut page: u32, mut order: usize) {
+        self.state[page as usize] = INSIDE;
         while order < ORDERS - 1 {
             let buddy = page ^ (1 << order);
             if self.state.get(buddy as usize) != Some(&(FREE | order as u8)) {
@@ -148,6 +218,7 @@ impl Buddy {
     }
 }
 
+#[inline]
 fn order_of(len: u32) -> usize {
     assert!(len <= BUFFER_MAX, "a buffer of {len} bytes");
     len.div_ceil(PAGE).next_power_of_two().ilog2() as usize
@@ -180,6 +251,23 @@ mod tests {
                 .iter()
                 .all(|(b, len)| at + bytes <= *b || b + len <= at)
         })
+    }
+
+    #[test]
+    fn unjoined_blocks_are_joined_for_a_large_one() {
+        let mut buddy = Buddy::new(u64::from(BUFFER_MAX));
+        let pages = BUFFER_MAX / PAGE;
+        let spans: Vec<_> = (0..pages).filter_map(|_| buddy.allocate(PAGE)).collect();
+        assert_eq!(spans.len(), pages as usize);
+        spans.into_iter().for_each(|span| buddy.free(span));
+        let unjoined = buddy.unjoined[0].count;
+        assert_eq!(unjoined, UNJOINED_MAX);
+        assert!(buddy.has_room(BUFFER_MAX));
+        let whole = Span {
+            at: 0,
+            len: BUFFER_MAX,
+        };
+        assert_eq!(buddy.allocate(BUFFER_MAX), Some(whole));
     }
 
     proptest! {

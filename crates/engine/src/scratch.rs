@@ -39,7 +39,7 @@ impl Scratch {
     }
 
     /// Whether [`Scratch::take`] would give a buffer of `len` bytes now.
-    pub(crate) fn has_room(&self, len: u32) -> bool {
+    pub(crate) fn has_room(&mut self, len: u32) -> bool {
         len <= BUFFER_MAX && self.buddy.has_room(len)
     }
 
