@@ -310,7 +310,13 @@ impl Lane {
             _ => &namespaces[checked.namespace as usize].device,
         };
         match device {
-            Store::Device(Device::Null) => self.ranges(&checked).map(|_| Begun::Done(0)),
+            Store::Device(Device::Null) => {
+                // Nothing is done with the ranges of a Dataset Management, which may be wrong.
+                if let Order::Deallocate { .. } = checked.order {
+                    self.ranges(&checked)?;
+                }
+                Ok(Begun::Done(0))
+            }
             Store::Device(Device::Memory(memory)) => {
                 self.moved += u64::from(checked.data);
                 self.memorize(memory, entry, &checked)

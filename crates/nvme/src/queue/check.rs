@@ -122,7 +122,7 @@ pub fn check(
     if opcode == CANCEL {
         return cancel(entry).map(|order| whole(order, None));
     }
-    let namespace = namespaces.get(index as usize).copied().flatten();
+    let namespace = namespaces.get(index as usize).and_then(Option::as_ref);
     let namespace = namespace.ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
     let order = match opcode {
         nvm::READ => Order::Read,
@@ -150,7 +150,7 @@ pub fn check(
         return Err(Status::INVALID_FIELD.with_dnr());
     }
     let (slba, blocks) = (entry[5], u64::from(cdw12 as u16) + 1);
-    within(&namespace, slba, blocks)?;
+    within(namespace, slba, blocks)?;
     let len = blocks << namespace.block_shift;
     let data = match order {
         Order::WriteZeroes { .. } => 0,
