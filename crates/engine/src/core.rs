@@ -481,7 +481,14 @@ impl Core {
     /// Takes the events of the devices; whether there were any.
     fn drain_devices(&mut self, now_ns: u64) -> bool {
         let mut any = false;
-        while let Some(event) = self.devices.poll_event() {
+        loop {
+            while let Some(done) = self.devices.poll_done() {
+                any = true;
+                self.io_done(done, now_ns);
+            }
+            let Some(event) = self.devices.poll_event() else {
+                return any;
+            };
             any = true;
             match event {
                 HostEvent::Done(done) => {
@@ -521,7 +528,6 @@ impl Core {
             }
             self.events.push_back(ExportEvent::Host(event));
         }
-        any
     }
 
     /// A device or a controller says what a range is.

@@ -25,7 +25,9 @@
 //! not ended when the time is over fails; such a mirror was not stopped cleanly, and is made alike
 //! at its next start.
 use crate::cross_core::CrossCore;
-use crate::host::{Hints, HostControl, HostEvent, Io, Multipath, SubmitError, Volume, Witness};
+use crate::host::{
+    Hints, HostControl, HostEvent, Io, IoDone, Multipath, SubmitError, Volume, Witness,
+};
 use crate::limits::MIRROR_SCRATCH_BYTES;
 use crate::machine::{self, Memory, Span};
 use crate::mirror::{
@@ -353,6 +355,17 @@ impl Devices {
             self.host.poll_event()
         } else {
             self.events.pop_front()
+        }
+    }
+
+    /// As [`Self::poll_event`], if the next one is the end of an I/O; the front ends of devices that
+    /// are no mirrors take most ends so.
+    #[inline]
+    pub(crate) fn poll_done(&mut self) -> Option<IoDone> {
+        if self.mirrors.is_empty() {
+            self.host.poll_done()
+        } else {
+            None
         }
     }
 

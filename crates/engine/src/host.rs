@@ -222,12 +222,17 @@ impl Multipath {
     /// that their volume is removed.
     #[inline]
     pub(crate) fn poll_event(&mut self) -> Option<HostEvent> {
-        if let None | Some(HostEvent::Removed(_)) = self.on.out.peek_event()
-            && let Some(done) = self.on.ios.report()
-        {
-            return Some(HostEvent::Done(done));
+        let done = self.poll_done().map(HostEvent::Done);
+        done.or_else(|| self.on.out.poll_event())
+    }
+
+    /// The next event, if it is the end of an I/O.
+    #[inline]
+    pub(crate) fn poll_done(&mut self) -> Option<IoDone> {
+        match self.on.out.peek_event() {
+            None | Some(HostEvent::Removed(_)) => self.on.ios.report(),
+            Some(_) => None,
         }
-        self.on.out.poll_event()
     }
 
     /// Bytes of [`HostConfig::scratch`] that are free: all of them, while no payload is under way

@@ -317,6 +317,44 @@ impl Pipeline {
         has_data && self.stage == Stage::Io && self.cursor == self.range.end
     }
 
+    /// Submits a read or write that is one I/O, whose data lies in `span`, with source and cookie of
+    /// `of`. `false`: it is none, or the device did not take it: [`Self::pump`] says why.
+    #[inline]
+    pub fn submit_whole(
+        &mut self,
+        (source, cookie): (u64, u64),
+        span: Span,
+        devices: &mut Devices,
+        now_ns: u64,
+    ) -> bool {
+        let length = self.range.end - self.range.start;
+        let has_data = matches!(self.op, IoOp::Read | IoOp::Write { .. });
+        if !has_data || self.has_failed() || !(1..=BUFFER_MAX.into()).contains(&length) {
+            return false;
+        }
+        assert_eq!(u64::from(span.len), length, "memory of another request");
+        let io = Io {
+            volume: self.device,
+            op: self.op,
+            offset: self.range.start,
+            length: span.len,
+            span,
+            source,
+            cookie,
+        };
+        let is_taken = devices.submit(&io, now_ns).is_ok();
+        if is_taken {
+            self.count(Part::Range, io.length);
+        }
+        is_taken
+    }
+
+    /// Whether it was one I/O with data, which has ended.
+    #[inline]
+    pub fn has_ended_whole(&self) -> bool {
+        self.pieces == 1 && self.outstanding == 0 && self.is_asked_for()
+    }
+
     /// Asks for as many of its I/Os as may be, which `next` makes; whether none is left or under
     /// way in this stage.
     #[inline]

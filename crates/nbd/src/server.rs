@@ -48,7 +48,7 @@ use alloc::collections::VecDeque;
 
 use crate::limits::{BLOCK_MAX, PIECE_MIN, REQUESTS_MAX};
 use crate::shape::Shape;
-use crate::{Errno, Exports, Extent, Kind};
+use crate::{Errno, Exports, Extent, Kind, Request};
 use receive::Receiver;
 use slots::{Failure, Slots, State};
 use transmit::Transmitter;
@@ -181,6 +181,42 @@ impl Session {
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// The write whose buffer `handle_bytes` has just asked for. A driver that has one at once may
+    /// say so before it takes the events in front of that [`Event::NeedBuffer`], which it then takes
+    /// back by [`Self::withdraw_buffer_request`].
+    #[inline]
+    pub fn buffer_request(&self) -> Option<Request> {
+        match self.events.back() {
+            Some(&Event::NeedBuffer { token, offset, len }) => {
+                Some(Request::new(token, Kind::Write, offset, len))
+            }
+            _ => None,
+        }
+    }
+
+    /// The last event is not told any more.
+    ///
+    /// # Panics
+    /// If it is no [`Event::NeedBuffer`].
+    #[inline]
+    pub fn withdraw_buffer_request(&mut self) {
+        let event = self.events.pop_back();
+        assert!(
+            matches!(event, Some(Event::NeedBuffer { .. })),
+            "no buffer was asked for"
+        );
+    }
+
+    /// Takes the first event if it is a [`Event::Release`]. Returns its token.
+    #[inline]
+    pub fn take_release(&mut self) -> Option<u32> {
+        let Some(&Event::Release { token }) = self.events.front() else {
+            return None;
+        };
+        self.events.pop_front();
+        Some(token)
     }
 
     /// Whether [`Self::poll_event`] has something. `poll_transmit` may add events: it releases

@@ -393,8 +393,29 @@ impl NbdServer {
             return 0; // until the volume is ready
         };
         let taken = session.handle_bytes(bytes, now_ns);
+        if let Some(request) = session.buffer_request() {
+            self.course.now_ns = now_ns;
+            self.offer_buffer(client, request);
+        }
         self.touch(client);
         taken
+    }
+
+    /// Gives a write its memory before the turn, if it is there: its data is received with its
+    /// header. If the last request of its token is released behind other events, the turn does it.
+    fn offer_buffer(&mut self, client: u16, request: Request) {
+        let at = usize::from(client);
+        while let Some(token) = self.clients[at].session().and_then(Session::take_release) {
+            self.release(self.ticket(client, token));
+        }
+        self.open_places(client);
+        let ticket = self.ticket(client, request.token);
+        if self.table[ticket].pipeline.stage() == Stage::Free
+            && let Some(session) = self.clients[at].session()
+        {
+            session.withdraw_buffer_request();
+            self.begin_write(client, ticket, request);
+        }
     }
 
     pub fn client_placement(&mut self, client: u16) -> Option<Place> {

@@ -47,17 +47,45 @@ impl NbdServer {
         client: u16,
         request: Request,
     ) {
+        if self.begin_with_memory(ticket, client, request) {
+            self.equipped(devices, ticket);
+        }
+    }
+
+    /// A request that comes; whether it has its memory. Else it waits for that.
+    #[inline]
+    fn begin_with_memory(&mut self, ticket: u32, client: u16, request: Request) -> bool {
         let export = self.clients[usize::from(client)].export;
         let volume = self.clients[usize::from(client)].volume;
         let block = self.block(volume);
         let work = &mut self.table[ticket];
         work.begin(client, volume, request, block);
         self.counters[export as usize].merged += u64::from(work.edge_count > 0);
-        if self.take_memory(ticket) {
-            return self.equipped(devices, ticket);
+        let is_there = self.take_memory(ticket);
+        if !is_there {
+            self.counters[export as usize].waited_buffer += 1;
+            self.wait_for_memory(ticket);
         }
-        self.counters[export as usize].waited_buffer += 1;
-        self.wait_for_memory(ticket);
+        is_there
+    }
+
+    /// The header of a write has come, and its data is next in the stream: it goes on at once if
+    /// there is memory.
+    pub(super) fn begin_write(&mut self, client: u16, ticket: u32, request: Request) {
+        if self.begin_with_memory(ticket, client, request) {
+            self.expect_data(ticket);
+        }
+    }
+
+    /// A write has the memory for its data.
+    #[inline]
+    fn expect_data(&mut self, ticket: u32) {
+        let work = &mut self.table[ticket];
+        work.pipeline.enter(Stage::Data);
+        let (client, token) = (work.client, work.request.token);
+        if let Some(session) = self.clients[usize::from(client)].session() {
+            session.buffer_ready(token);
+        }
     }
 
     /// Bytes of a block; any will do for a volume that is gone.
@@ -70,11 +98,8 @@ impl NbdServer {
     pub(super) fn equipped(&mut self, devices: &mut Devices, ticket: u32) {
         let work = &mut self.table[ticket];
         if work.request.kind == Kind::Write {
-            work.pipeline.enter(Stage::Data);
-            let (client, token) = (work.client, work.request.token);
-            if let Some(session) = self.clients[usize::from(client)].session() {
-                session.buffer_ready(token);
-            }
+            let client = work.client;
+            self.expect_data(ticket);
             // The session took no more bytes until now.
             self.outputs.push_back(Output::Resume(self.conn_of(client)));
             return self.touch(client);
@@ -130,12 +155,16 @@ impl NbdServer {
         if !work.pipeline.has_turn(ticket, devices) {
             return;
         }
-        if self.clients[usize::from(work.client)].broken && work.request.kind.is_change() {
+        let client = &self.clients[usize::from(work.client)];
+        if client.broken && work.request.kind.is_change() {
             // Its client may have sent it again, and something newer, by another connection.
             work.pipeline.fail(Outcome::Stopped);
         }
         work.pipeline.start(devices, work.edge_count > 0);
-        self.pump(devices, ticket);
+        let (source, now_ns) = (client.reader.source, self.course.now_ns);
+        if client.orphan || !work.submit_whole(ticket, source, devices, now_ns) {
+            self.pump(devices, ticket);
+        }
     }
 
     /// Asks for as many of a request's I/Os as may be, and goes on to its next stage when all of
@@ -176,9 +205,16 @@ impl NbdServer {
     /// An I/O ended.
     pub fn io_done(&mut self, devices: &mut Devices, done: &IoDone) {
         let ticket = done.cookie as u32;
-        self.table[ticket].pipeline.io_ended(done.outcome);
+        let work = &mut self.table[ticket];
+        work.pipeline.io_ended(done.outcome);
+        let is_orphan = self.clients[usize::from(work.client)].orphan;
+        let has_ended = work.pipeline.has_ended_whole() && !is_orphan;
         self.slot_freed();
-        self.pump(devices, ticket);
+        if has_ended {
+            self.answer(devices, ticket);
+        } else {
+            self.pump(devices, ticket);
+        }
     }
 
     /// An I/O ended: there is a slot for a request that waits for one.

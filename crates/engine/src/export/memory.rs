@@ -116,6 +116,7 @@ fn leave<T: Copy + PartialEq>(line: &mut VecDeque<T>, it: T) {
 
 impl NbdServer {
     /// All memory of a request, if its client may have it, it is there and nobody waits for it.
+    #[inline]
     pub(super) fn take_memory(&mut self, ticket: u32) -> bool {
         let need = self.need(ticket);
         let is_next = |it: &Self| it.pool.line.is_empty() || it.turns_over(ticket);
@@ -123,6 +124,7 @@ impl NbdServer {
     }
 
     /// Memory of its client's own, or none where it needs none.
+    #[inline]
     fn take_own(&mut self, ticket: u32, need: u64) -> bool {
         let work = &mut self.table[ticket];
         let it = &mut self.clients[usize::from(work.client)];
@@ -148,8 +150,7 @@ impl NbdServer {
 
     /// Bytes of the arena that a request takes.
     fn need(&self, ticket: u32) -> u64 {
-        let work = &self.table[ticket];
-        work.memory(work.block)
+        self.table[ticket].need
     }
 
     /// Whether enough is free of what is shared.

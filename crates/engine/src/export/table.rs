@@ -33,6 +33,8 @@ pub(super) struct Work {
     pub request: Request,
     /// Bytes of its blocks, as they were when the request began.
     pub block: u32,
+    /// Bytes of the arena that it takes.
+    pub need: u64,
     /// Its memory is its client's own.
     pub own: bool,
     /// Memory of it that legs of a mirror have though their I/Os have ended.
@@ -57,6 +59,7 @@ impl Work {
             client: 0,
             request: Request::flush(0),
             block: 512,
+            need: 0,
             own: false,
             debt: None,
             first: Span::default(),
@@ -103,14 +106,20 @@ impl Work {
         self.own = false;
         self.edge_count = 0;
         (self.halves, self.deferred) = (0, 0);
-        if !matches!(request.kind, Kind::Write | Kind::WriteZeroes) {
-            return;
+        let is_whole = (offset | length) & !mask == 0;
+        if matches!(request.kind, Kind::Write | Kind::WriteZeroes) && !is_whole {
+            self.find_edges(down(offset), down(end - 1));
         }
-        let last = down(end - 1);
-        for at in [down(offset), last]
-            .into_iter()
-            .take(1 + usize::from(last != down(offset)))
-        {
+        self.need = self.memory();
+    }
+
+    /// A change may cover its first and its last block partly.
+    #[cold]
+    fn find_edges(&mut self, first: u64, last: u64) {
+        let (block, offset) = (self.block, self.request.offset);
+        let end = offset + u64::from(self.request.length);
+        let blocks = [first, last].into_iter();
+        for at in blocks.take(1 + usize::from(last != first)) {
             let from = offset.saturating_sub(at) as u32;
             let to = (end - at).min(block.into()) as u32;
             if to - from < block {
@@ -160,9 +169,8 @@ impl Work {
         }
     }
 
-    /// Bytes of the arena that it takes.
-    pub fn memory(&self, block: u32) -> u64 {
-        let edges = u64::from(self.edge_count) * Buddy::block_bytes(block);
+    fn memory(&self) -> u64 {
+        let edges = u64::from(self.edge_count) * Buddy::block_bytes(self.block);
         let data = self.data();
         let (whole, rest) = (data / u64::from(BUFFER_MAX), data % u64::from(BUFFER_MAX));
         let rest = if rest > 0 {
@@ -243,6 +251,19 @@ impl Work {
     /// The bytes at a position, at most `len` and at most to the end of their buffer.
     pub fn span(&self, position: u64, len: u32) -> Span {
         part(self.first, &self.rest, position, len)
+    }
+
+    /// Submits it, if it is one I/O; `false`: it is not, or the device did not take it.
+    #[inline]
+    pub fn submit_whole(
+        &mut self,
+        ticket: u32,
+        source: u64,
+        devices: &mut Devices,
+        now_ns: u64,
+    ) -> bool {
+        let of = (source, ticket.into());
+        self.edge_count == 0 && self.pipeline.submit_whole(of, self.first, devices, now_ns)
     }
 
     /// Asks for as many of its I/Os as may be; whether none is left or under way in this stage.
@@ -347,7 +368,7 @@ mod tests {
             let mut work = Work::new();
             let kind = if write { Kind::Write } else { Kind::Read };
             work.begin(0, 0, request(kind, offset, length), 4096);
-            let need = work.memory(4096);
+            let need = work.need;
             let got = work.allocate(4096, &mut buddy);
             prop_assert_eq!(got, need <= room << 20);
             if got {
