@@ -14,11 +14,11 @@
 //! has begun ends.
 //!
 //! # Cost
-//! `segments` holds, in a balanced tree, which bytes are covered and by which change last. A change
-//! that overlaps none costs a search and an insertion, O(log n) steps; one that overlaps others
-//! waits for the last change of each segment that it covers, which in turn waits for the ones
-//! before. No change looks at all others. The tables grow to the largest number of changes in
-//! flight and stay. `cargo xtask bench layers` counts instructions.
+//! `segments` holds, in order, which bytes are covered and by which change last. A change that
+//! overlaps none costs a search of O(log n) steps and an insertion; one that overlaps others waits
+//! for the last change of each segment that it covers, which in turn waits for the ones before. No
+//! change looks at all others. The tables grow to the largest number of changes in flight and stay.
+//! `cargo xtask bench layers` counts instructions.
 use crate::Range;
 use crate::ranges::{Entry, Ranges};
 use crate::{Key, SlotMap};
@@ -147,7 +147,8 @@ impl ChangeOrder {
 
     /// Whether a change of `range` would have to wait.
     pub fn overlaps(&self, volume: u32, range: Range) -> bool {
-        self.segments.first(volume, range).is_some()
+        let first = self.segments.get(self.segments.seek(volume, range.start));
+        first.is_some_and(|it| it.is_before_end(volume, range))
     }
 
     /// Whether a registered change may be executed, as it may from when it was named on.
@@ -209,8 +210,13 @@ impl ChangeOrder {
 
     /// Makes `node` the last change of `range`, behind those that were.
     fn cover(&mut self, node: u32, volume: u32, range: Range) {
-        while let Some(at) = self.segments.first(volume, range) {
-            let it = self.segments.remove(at);
+        let place = loop {
+            let place = self.segments.seek(volume, range.start);
+            let first = self.segments.get(place);
+            let Some(&it) = first.filter(|it| it.is_before_end(volume, range)) else {
+                break place;
+            };
+            self.segments.remove(place);
             self.link(it.owner, node);
             // Of segments that are covered partly the rest stays as it was.
             let head = Range {
@@ -223,15 +229,18 @@ impl ChangeOrder {
             };
             for range in [head, tail] {
                 if range.start < range.end {
-                    self.segments.insert(Entry { range, ..it });
+                    let place = self.segments.seek(volume, range.start);
+                    self.segments.insert(place, Entry { range, ..it });
                 }
             }
-        }
-        self.segments.insert(Entry {
+        };
+        let owner = node;
+        let entry = Entry {
             volume,
+            owner,
             range,
-            owner: node,
-        });
+        };
+        self.segments.insert(place, entry);
     }
 
     /// `node` waits for `blocker`. Once is enough for segments in a row.
@@ -297,12 +306,14 @@ impl ChangeOrder {
     /// Removes what a node is still the last change of.
     fn uncover(&mut self, node: u32, volume: u32, range: Range) {
         let mut rest = range;
-        while rest.start < rest.end
-            && let Some(at) = self.segments.first(volume, rest)
-        {
-            let it = *self.segments.at(at);
+        while rest.start < rest.end {
+            let place = self.segments.seek(volume, rest.start);
+            let first = self.segments.get(place);
+            let Some(&it) = first.filter(|it| it.is_before_end(volume, rest)) else {
+                return;
+            };
             if it.owner == node {
-                self.segments.remove(at);
+                self.segments.remove(place);
             }
             rest.start = it.range.end;
         }

@@ -1,27 +1,27 @@
-//! Byte ranges of several volumes, found by the bytes that they cover: for [`crate::order`].
+//! Disjoint byte ranges of several volumes, in order: for [`crate::order`].
 //!
-//! A balanced tree (AVL) in the order of volume and start. Each node knows how far the ranges below
-//! it reach, so a query leaves out whole subtrees. To insert, remove or find one of `n` entries
-//! takes O(log n) steps.
+//! A list in chunks of up to [`CHUNK`] entries. Since no two entries overlap, their ends are in the
+//! same order as their starts, and a search by end finds the first entry that a range may overlap.
+//! A search takes O(log n) comparisons. A change moves the entries of one chunk, and the list of
+//! chunks where it makes or empties one.
 //!
 //! # Limits
-//! The height is at most 1.45 log2 n. Nodes are used again: the table grows to the largest number
-//! of entries and stays.
+//! Chunks are used again: the table grows to the largest number of entries and stays. Two chunks
+//! side by side have more entries than a quarter of one has room for.
 use crate::Range;
 use alloc::vec::Vec;
 
-/// Place of no entry; the node there is an empty subtree.
-pub(crate) const NONE: u32 = 0;
-/// More than the height of 2^32 nodes.
-const HEIGHT_MAX: usize = 48;
+/// Most entries of a chunk.
+const CHUNK: usize = 32;
 
 /// A range with what it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub volume: u32,
-    pub range: Range,
     /// The owner's name of it.
     pub owner: u32,
+    /// Not empty.
+    pub range: Range,
 }
 
 /// A byte of a volume, as a number in the order of volumes and bytes.
@@ -31,320 +31,201 @@ fn point(volume: u32, byte: u64) -> u128 {
 }
 
 impl Entry {
+    const NONE: Self = Self {
+        volume: 0,
+        owner: 0,
+        range: Range { start: 0, end: 0 },
+    };
+
+    /// Whether it starts before the end of a range: so one that ends behind its start overlaps it.
     #[inline]
-    fn key(&self) -> u128 {
-        point(self.volume, self.range.start)
+    pub fn is_before_end(&self, volume: u32, range: Range) -> bool {
+        self.volume == volume && self.range.start < range.end
     }
 
-    /// Of a subtree with nothing else.
     #[inline]
-    fn sum(&self) -> Sum {
-        Sum {
-            height: 1,
-            reach: point(self.volume, self.range.end),
-        }
+    fn end(&self) -> u128 {
+        point(self.volume, self.range.end)
     }
 }
 
+/// Entries side by side.
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    entry: Entry,
-    /// The subtrees in front and behind; of a free node: the next free one.
-    below: [u32; 2],
-    sum: Sum,
-}
-
-/// Summary of a node's subtree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sum {
-    height: u32,
-    /// The last end.
-    reach: u128,
-}
-
-/// Nodes from the root down.
-struct Path {
-    nodes: [u32; HEIGHT_MAX],
+struct Chunk {
+    entries: [Entry; CHUNK],
+    /// The first ones are in use.
     len: usize,
 }
 
-impl Path {
+impl Chunk {
     const EMPTY: Self = Self {
-        nodes: [NONE; HEIGHT_MAX],
+        entries: [Entry::NONE; CHUNK],
         len: 0,
     };
 
     #[inline]
-    fn push(&mut self, at: u32) {
-        self.nodes[self.len] = at;
-        self.len += 1;
+    fn used(&self) -> &[Entry] {
+        &self.entries[..self.len]
     }
 
-    #[inline]
-    fn last(&self) -> u32 {
-        match self.len {
-            0 => NONE,
-            len => self.nodes[len - 1],
-        }
+    /// Puts entries behind those that are there.
+    fn extend(&mut self, more: &[Entry]) {
+        self.entries[self.len..self.len + more.len()].copy_from_slice(more);
+        self.len += more.len();
     }
+}
+
+/// Place of an entry, or behind the last one of a chunk. Valid until the next change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Position of the chunk in order.
+    chunk: usize,
+    at: usize,
 }
 
 /// The entries. See the module.
 #[derive(Debug)]
 pub(crate) struct Ranges {
-    nodes: Vec<Node>,
-    root: u32,
-    free: u32,
+    chunks: Vec<Chunk>,
+    /// Chunks that have entries, in order.
+    order: Vec<u32>,
+    /// The other chunks.
+    free: Vec<u32>,
 }
 
 impl Ranges {
     /// Empty, with room for so many before it takes more memory.
     pub fn new(entries: usize) -> Self {
-        let mut nodes = Vec::with_capacity(entries + 1);
-        let entry = Entry {
-            volume: 0,
-            range: Range::new(0, 0),
-            owner: 0,
-        };
-        let sum = Sum {
-            height: 0,
-            ..entry.sum()
-        };
-        nodes.push(Node {
-            entry,
-            below: [NONE; 2],
-            sum,
-        });
+        let chunks = 4 * entries.div_ceil(CHUNK) + 1;
         Self {
-            nodes,
-            root: NONE,
-            free: NONE,
+            chunks: Vec::with_capacity(chunks),
+            order: Vec::with_capacity(chunks),
+            free: Vec::with_capacity(chunks),
         }
     }
 
     /// Whether there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.root == NONE
+        self.order.is_empty()
     }
 
-    /// Adds an entry and returns its place. No other entry has its volume and start.
-    pub fn insert(&mut self, entry: Entry) -> u32 {
-        let new = self.take_node(entry);
-        let (key, own) = (entry.key(), entry.sum());
-        let mut path = Path::EMPTY;
-        let (mut at, mut side) = (self.root, 0);
-        while at != NONE {
-            path.push(at);
-            let node = &mut self.nodes[at as usize];
-            node.sum.reach = node.sum.reach.max(own.reach);
-            side = usize::from(key > node.entry.key());
-            at = node.below[side];
-        }
-        match path.last() {
-            NONE => self.root = new,
-            parent => self.nodes[parent as usize].below[side] = new,
-        }
-        self.raise(&mut path);
-        new
+    #[inline]
+    fn chunk(&self, position: usize) -> &Chunk {
+        &self.chunks[self.order[position] as usize]
     }
 
-    /// After an insertion below the last node of `path`, of which all but the heights is known.
-    fn raise(&mut self, path: &mut Path) {
-        while path.len > 0 {
-            let at = path.last();
-            path.len -= 1;
-            let heights = self.nodes[at as usize].below.map(|side| self.height(side));
-            if heights[0].abs_diff(heights[1]) > 1 {
-                // Its height is then what it was.
-                let top = self.balance(at);
-                return self.replace(path.last(), at, top);
-            }
-            let height = 1 + heights[0].max(heights[1]);
-            if core::mem::replace(&mut self.nodes[at as usize].sum.height, height) == height {
-                return;
-            }
-        }
+    #[inline]
+    fn chunk_mut(&mut self, position: usize) -> &mut Chunk {
+        &mut self.chunks[self.order[position] as usize]
     }
 
-    fn take_node(&mut self, entry: Entry) -> u32 {
-        let node = Node {
-            entry,
-            below: [NONE; 2],
-            sum: entry.sum(),
+    /// The place of the first entry that ends behind a byte, or at which one that starts there is
+    /// to be inserted.
+    #[inline]
+    pub fn seek(&self, volume: u32, byte: u64) -> Place {
+        let point = point(volume, byte);
+        let is_before = |entry: &Entry| entry.end() <= point;
+        let Some(last) = self.order.len().checked_sub(1) else {
+            return Place { chunk: 0, at: 0 };
         };
-        if self.free == NONE {
-            self.nodes.push(node);
-            return self.nodes.len() as u32 - 1;
+        let tail = self.chunk(last);
+        if is_before(&tail.entries[tail.len - 1]) {
+            // As where changes come in the order of their bytes.
+            return Place {
+                chunk: last,
+                at: tail.len,
+            };
         }
-        let at = self.free;
-        self.free = self.nodes[at as usize].below[0];
-        self.nodes[at as usize] = node;
-        at
+        let chunk = match last {
+            0 => 0,
+            _ => self.order.partition_point(|&number| {
+                let chunk = &self.chunks[number as usize];
+                is_before(&chunk.entries[chunk.len - 1])
+            }),
+        };
+        let at = self.chunk(chunk).used().partition_point(is_before);
+        Place { chunk, at }
+    }
+
+    /// The entry at a place; `None`: it is behind the last one of all.
+    #[inline]
+    pub fn get(&self, place: Place) -> Option<&Entry> {
+        let number = *self.order.get(place.chunk)?;
+        self.chunks[number as usize].used().get(place.at)
+    }
+
+    /// Adds an entry at the place that [`Self::seek`] finds for its start.
+    #[inline]
+    pub fn insert(&mut self, place: Place, entry: Entry) {
+        let Place { mut chunk, mut at } = place;
+        if self.order.is_empty() {
+            self.add_chunk(0);
+        } else if self.chunk(chunk).len == CHUNK {
+            self.split(chunk);
+            if at > CHUNK / 2 {
+                (chunk, at) = (chunk + 1, at - CHUNK / 2);
+            }
+        }
+        let it = self.chunk_mut(chunk);
+        it.entries.copy_within(at..it.len, at + 1);
+        it.entries[at] = entry;
+        it.len += 1;
     }
 
     /// Removes the entry at a place.
-    pub fn remove(&mut self, place: u32) -> Entry {
-        let Node {
-            entry, below, sum, ..
-        } = self.nodes[place as usize];
-        let key = entry.key();
-        let mut path = Path::EMPTY;
-        let mut at = self.root;
-        while at != place {
-            path.push(at);
-            let node = &self.nodes[at as usize];
-            at = node.below[usize::from(key > node.entry.key())];
+    #[inline]
+    pub fn remove(&mut self, place: Place) -> Entry {
+        let it = self.chunk_mut(place.chunk);
+        let entry = it.used()[place.at];
+        it.entries.copy_within(place.at + 1..it.len, place.at);
+        it.len -= 1;
+        if it.len <= CHUNK / 4 {
+            self.shrink(place.chunk);
         }
-        let (parent, depth) = (path.last(), path.len);
-        if below[0] == NONE || below[1] == NONE {
-            self.replace(parent, place, below[0].max(below[1]));
-        } else {
-            // The next one in order takes its place.
-            path.push(place);
-            let mut next = below[1];
-            while self.nodes[next as usize].below[0] != NONE {
-                path.push(next);
-                next = self.nodes[next as usize].below[0];
-            }
-            let rest = self.nodes[next as usize].below[1];
-            self.replace(path.last(), next, rest);
-            let below = self.nodes[place as usize].below;
-            let node = &mut self.nodes[next as usize];
-            node.below = below;
-            node.sum = sum;
-            self.replace(parent, place, next);
-            path.nodes[depth] = next;
-        }
-        self.settle(&mut path, depth);
-        self.nodes[place as usize].below[0] = self.free;
-        self.free = place;
         entry
     }
 
-    /// The entry at a place.
-    #[inline]
-    pub fn at(&self, place: u32) -> &Entry {
-        &self.nodes[place as usize].entry
+    /// Moves the second half of a chunk to a new one behind it.
+    fn split(&mut self, position: usize) {
+        let full = *self.chunk(position);
+        self.add_chunk(position + 1);
+        self.chunk_mut(position).len = CHUNK / 2;
+        self.chunk_mut(position + 1)
+            .extend(&full.entries[CHUNK / 2..]);
     }
 
-    /// Place of the first entry, by start, that overlaps `range`.
-    pub fn first(&self, volume: u32, range: Range) -> Option<u32> {
-        let mut at = self.root;
-        while self.reaches(at, volume, range) {
-            let node = &self.nodes[at as usize];
-            let [before, behind] = node.below;
-            // One that ends behind the start of `range` and does not overlap it begins behind it,
-            // as do all after it.
-            if self.reaches(before, volume, range) {
-                at = before;
-                continue;
-            }
-            match node.place(volume, range) {
-                Place::Overlaps => return Some(at),
-                Place::Before => at = behind,
-                Place::Behind => return None,
-            }
+    fn add_chunk(&mut self, position: usize) {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.chunks.push(Chunk::EMPTY);
+            self.chunks.len() as u32 - 1
+        });
+        self.order.insert(position, number);
+    }
+
+    /// Frees a chunk that has become empty; of one that has few entries and its neighbours, those
+    /// that half a chunk has room for become one.
+    fn shrink(&mut self, position: usize) {
+        if self.chunk(position).len == 0 {
+            return self.free_chunk(position);
         }
-        None
-    }
-
-    /// Whether anything in a subtree ends behind the start of `range`, or is of a later volume.
-    #[inline]
-    fn reaches(&self, at: u32, volume: u32, range: Range) -> bool {
-        at != NONE && self.nodes[at as usize].sum.reach > point(volume, range.start)
-    }
-
-    /// Puts another node, or none, below `parent`, where `old` was.
-    #[inline]
-    fn replace(&mut self, parent: u32, old: u32, new: u32) {
-        if parent == NONE {
-            self.root = new;
-            return;
-        }
-        let below = &mut self.nodes[parent as usize].below;
-        below[usize::from(below[1] == old)] = new;
-    }
-
-    /// After a removal below the last node of `path`: balances it and those above, up to the first
-    /// for which nothing changes; those behind the first `sure` in any case.
-    fn settle(&mut self, path: &mut Path, sure: usize) {
-        while path.len > 0 {
-            let at = path.last();
-            path.len -= 1;
-            let old = self.nodes[at as usize].sum;
-            let top = self.balance(at);
-            if top != at {
-                self.replace(path.last(), at, top);
-            }
-            if path.len <= sure && self.nodes[top as usize].sum == old {
-                return;
+        for first in [position, position.wrapping_sub(1)] {
+            let second = first.wrapping_add(1);
+            if first < self.order.len()
+                && second < self.order.len()
+                && self.chunk(first).len + self.chunk(second).len <= CHUNK / 2
+            {
+                let behind = *self.chunk(second);
+                self.chunk_mut(first).extend(behind.used());
+                return self.free_chunk(second);
             }
         }
     }
 
-    fn height(&self, at: u32) -> u32 {
-        self.nodes[at as usize].sum.height
-    }
-
-    /// After a change below: makes the heights of both sides alike. Returns the subtree's top.
-    fn balance(&mut self, at: u32) -> u32 {
-        let below = self.nodes[at as usize].below;
-        let heights = below.map(|side| self.height(side));
-        if heights[0].abs_diff(heights[1]) <= 1 {
-            self.learn(at);
-            return at;
-        }
-        let tall = usize::from(heights[1] > heights[0]);
-        let child = below[tall];
-        let [outer, inner] = [tall, 1 - tall].map(|side| self.nodes[child as usize].below[side]);
-        if self.height(inner) > self.height(outer) {
-            self.nodes[at as usize].below[tall] = self.rotate(child, tall);
-        }
-        self.rotate(at, 1 - tall)
-    }
-
-    /// Moves a node down to this side. Returns its other child, which moves up.
-    fn rotate(&mut self, at: u32, side: usize) -> u32 {
-        let up = self.nodes[at as usize].below[1 - side];
-        let between = core::mem::replace(&mut self.nodes[up as usize].below[side], at);
-        self.nodes[at as usize].below[1 - side] = between;
-        self.learn(at);
-        self.learn(up);
-        up
-    }
-
-    fn learn(&mut self, at: u32) {
-        let node = &self.nodes[at as usize];
-        let [one, other] = node.below.map(|side| self.nodes[side as usize].sum);
-        let own = node.entry.sum();
-        self.nodes[at as usize].sum = Sum {
-            height: 1 + one.height.max(other.height),
-            reach: own.reach.max(one.reach).max(other.reach),
-        };
-    }
-}
-
-/// Where an entry lies, seen from a range.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// It ends in front of it, or is of a volume before.
-    Before,
-    Overlaps,
-    /// It starts behind it, and so does all that comes later.
-    Behind,
-}
-
-impl Node {
-    fn place(&self, volume: u32, range: Range) -> Place {
-        let it = &self.entry;
-        if point(it.volume, it.range.start) >= point(volume, range.end) {
-            Place::Behind
-        } else if it.volume == volume && it.range.overlaps(range) {
-            Place::Overlaps
-        } else {
-            Place::Before
-        }
+    fn free_chunk(&mut self, position: usize) {
+        self.chunk_mut(position).len = 0;
+        let number = self.order.remove(position);
+        self.free.push(number);
     }
 }
 
