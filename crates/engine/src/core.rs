@@ -15,7 +15,7 @@
 //! told to end keeps its place until no connection and no I/O refers to it.
 //!
 //! The issuer of an I/O or a change is a front end ([`Issuer`]): 0 is the NBD server, the NVMe/TCP
-//! servers follow by their places, and [`PROGRAM`] is the program, which submits I/O of its own by
+//! servers follow by their places, [`QUEUES`] is the queue server, and [`PROGRAM`] is the program, which submits I/O of its own by
 //! [`Core::submit`].
 //!
 //! A core [without front ends](Core::without_front_ends) hands the events of the devices to the
@@ -36,6 +36,7 @@ use crate::machine::{
 };
 use crate::mirror::{LegReport, MirrorReport};
 use crate::nvme_server::{self, NvmeConfig, NvmeControl, NvmePlace, NvmeServer};
+use crate::queue_server::{QUEUES, QueueCommand, QueueMemory, QueueServer};
 use crate::target::{PortStats, TargetEngine};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -79,7 +80,9 @@ pub struct Core {
     places: Vec<(NvmePlace, u32)>,
     /// NVMe/TCP servers that there have been.
     served: u32,
-    /// Front end that goes on first in this turn: 0 is the NBD server.
+    queues: QueueServer,
+    /// Front end that goes on first in this turn: 0 is the NBD server, the last one the queue
+    /// server.
     first: usize,
     /// By connection.
     owners: Vec<Owner>,
@@ -111,6 +114,7 @@ impl Core {
             has_front_ends,
             nbd,
             nvme: Vec::new(),
+            queues: QueueServer::new(),
             places: Vec::new(),
             served: 0,
             first: 0,
@@ -186,6 +190,57 @@ impl Core {
         self.owners.extend(hosts);
         self.has_front_ends = true;
         number
+    }
+
+    /// Gives the queue server its memory, before the first turn.
+    pub fn reserve_queues(&mut self, memory: QueueMemory) {
+        self.queues.set_memory(memory);
+        self.has_front_ends = true;
+    }
+
+    /// The queue server. The caller of its functions calls [`Machine::turn`] afterwards.
+    pub fn queues(&mut self) -> &mut QueueServer {
+        &mut self.queues
+    }
+
+    /// Begins a command of a queue.
+    #[inline]
+    pub fn begin_queue_command(&mut self, command: QueueCommand, now_ns: u64) {
+        self.queues.begin(&mut self.devices, command, now_ns);
+    }
+
+    /// The payload of a write of a queue has been copied ([`QueueServer::next_load`]).
+    #[inline]
+    pub fn queue_payload_loaded(&mut self, id: u32, now_ns: u64) {
+        self.queues.loaded(&mut self.devices, id, now_ns);
+    }
+
+    /// The caller is done with a command that has ended. `is_heard`: its client has heard of that,
+    /// which is told of flushes that failed (T13).
+    #[inline]
+    pub fn release_queue_command(&mut self, id: u32, is_heard: bool) {
+        self.queues.release(&mut self.devices, id, is_heard);
+    }
+
+    /// Takes back commands of a queue that no device has yet: one, or all. Returns how many; they
+    /// end as others do.
+    pub fn cancel_queue_commands(&mut self, queue: u32, cid: Option<u16>) -> u32 {
+        self.queues.cancel(&mut self.devices, queue, cid)
+    }
+
+    /// The client of a queue is gone, which may send what is under way again to another core.
+    pub fn shut_queue(&mut self, queue: u32) {
+        self.queues.shut(queue);
+        let (devices, queues) = (&mut self.devices, &self.queues);
+        if devices.cross_core.has_others() {
+            let order = &mut devices.order;
+            devices
+                .cross_core
+                .show_all(order, |cookie| match Issuer::of_cookie(cookie) {
+                    Issuer::FrontEnd(QUEUES, request) => queues.is_of(request, queue),
+                    _ => false,
+                });
+        }
     }
 
     /// Begins an NVMe/TCP server in a place.
@@ -276,13 +331,13 @@ impl Core {
     /// Bytes of the front ends' arenas.
     pub fn buffers(&self) -> u64 {
         let hosts: u64 = self.targets().map(TargetEngine::buffers).sum();
-        self.nbd.buffers() + hosts
+        self.nbd.buffers() + hosts + self.queues.memory_bytes()
     }
 
     /// Of these, in no request; perhaps not in one piece.
     pub fn buffers_free(&self) -> u64 {
         let hosts: u64 = self.targets().map(TargetEngine::buffers_free).sum();
-        self.nbd.buffers_free() + hosts
+        self.nbd.buffers_free() + hosts + self.queues.memory_free()
     }
 
     /// The multipath volumes, for their counters.
@@ -350,7 +405,7 @@ impl Core {
             }
         }
         while self.nvme.pop_if(|it| it.is_none()).is_some() {}
-        self.first = self.first.min(self.nvme.len());
+        self.first = self.first.min(self.nvme.len() + 1);
     }
 
     /// The server of a host's connection, and the connection's number there.
@@ -366,13 +421,17 @@ impl Core {
         match Issuer::of_cookie(done.cookie) {
             Issuer::FrontEnd(0, _) => {
                 self.nbd.io_done(&mut self.devices, &done);
+                self.queues.slot_freed();
                 self.servers_mut().for_each(NvmeServer::slot_freed);
             }
             Issuer::FrontEnd(front_end, _) => {
                 self.nbd.slot_freed();
+                self.queues.slot_freed();
                 self.servers_mut().for_each(NvmeServer::slot_freed);
                 if front_end == PROGRAM {
                     self.tell_program(HostEvent::Done(done));
+                } else if front_end == QUEUES {
+                    self.queues.io_done(&mut self.devices, &done, now_ns);
                 } else {
                     let place = front_end as usize - 1;
                     let Some(Some(server)) = self.nvme.get_mut(place) else {
@@ -395,6 +454,7 @@ impl Core {
         match Issuer::of_cookie(cookie) {
             Issuer::FrontEnd(0, request) => self.nbd.lent(request, loan),
             Issuer::FrontEnd(PROGRAM, _) => self.tell_program(HostEvent::Lent(cookie, loan)),
+            Issuer::FrontEnd(QUEUES, request) => self.queues.lent(request),
             Issuer::FrontEnd(front_end, request) => {
                 self.server(front_end as usize - 1).lent(request);
             }
@@ -407,6 +467,7 @@ impl Core {
         match Issuer::of_cookie(cookie) {
             Issuer::FrontEnd(0, _) => self.nbd.came_back(loan),
             Issuer::FrontEnd(PROGRAM, _) => self.tell_program(HostEvent::Back(cookie, loan)),
+            Issuer::FrontEnd(QUEUES, request) => self.queues.came_back(request),
             Issuer::FrontEnd(front_end, request) => {
                 let server = self.server(front_end as usize - 1);
                 server.came_back(request, now_ns);
@@ -423,6 +484,9 @@ impl Core {
             match Issuer::of_cookie(begun.owner) {
                 Issuer::FrontEnd(0, request) => self.nbd.start(&mut self.devices, request),
                 Issuer::FrontEnd(OTHER_CORES, _) => self.devices.cross_core.begun(begun.ticket),
+                Issuer::FrontEnd(QUEUES, request) => {
+                    self.queues.begun(&mut self.devices, request, now_ns);
+                }
                 Issuer::FrontEnd(front_end, request) => {
                     let place = front_end as usize - 1;
                     let Some(Some(server)) = self.nvme.get_mut(place) else {
@@ -517,6 +581,7 @@ impl Core {
                 }
                 HostEvent::Removed(volume) => {
                     self.nbd.forget_volume(volume);
+                    self.queues.forget_volume(volume);
                     for server in self.servers_mut() {
                         server.forget_volume(volume, now_ns);
                     }
@@ -551,7 +616,7 @@ impl Core {
 
     /// The front end behind this one, the first behind the last.
     fn front_end_after(&self, at: usize) -> usize {
-        if at == self.nvme.len() { 0 } else { at + 1 }
+        if at > self.nvme.len() { 0 } else { at + 1 }
     }
 
     /// Lets each front end go on, another one first in each turn: it takes the slots of the devices
@@ -559,8 +624,8 @@ impl Core {
     fn advance_front_ends(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
         let mut any = false;
         let mut at = self.first;
-        for _ in 0..1 + self.nvme.len() {
-            match at.checked_sub(1).map(|server| &mut self.nvme[server]) {
+        for _ in 0..2 + self.nvme.len() {
+            match at.checked_sub(1).map(|server| self.nvme.get_mut(server)) {
                 None => {
                     any |= self.nbd.advance(&mut self.devices, memory, now_ns);
                     any |= self.begin_changes(now_ns);
@@ -569,8 +634,9 @@ impl Core {
                         self.events.push_back(event);
                     }
                 }
-                Some(None) => {}
-                Some(Some(server)) => {
+                Some(None) => any |= self.queues.advance(&mut self.devices, memory, now_ns),
+                Some(Some(None)) => {}
+                Some(Some(Some(server))) => {
                     any |= server.advance(&mut self.devices, memory, now_ns);
                     while let Some(event) = server.poll_event() {
                         self.events.push_back(event);
@@ -617,7 +683,10 @@ impl Core {
 
     /// Stops the devices once no client and no host is left.
     fn stop_devices(&mut self, now_ns: u64) {
-        let have_ended = || self.nbd.is_empty() && self.servers().all(NvmeServer::is_over);
+        let have_ended = || {
+            let queues = self.queues.is_idle();
+            self.nbd.is_empty() && queues && self.servers().all(NvmeServer::is_over)
+        };
         if self.stopping && have_ended() {
             self.stopping = false;
             self.devices.cross_core.leave();
@@ -829,7 +898,7 @@ impl Machine for Core {
 
     #[inline]
     fn poll_timeout(&self) -> Option<u64> {
-        if self.again {
+        if self.again || self.queues.has_more() {
             return Some(0);
         }
         if !self.has_front_ends {

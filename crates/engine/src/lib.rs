@@ -7,7 +7,8 @@
 //! * `devices`: the block devices of one core: multipath volumes of [`host`], and each [`mirror`]
 //! * [`export`]: the NBD server, a front end
 //! * `nvme_server`: the NVMe/TCP server, another one
-//! * `pipeline`: a request of either on its way over a device
+//! * `queue_server`: commands of queues in shared memory, another one
+//! * `pipeline`: a request of any of them on its way over a device
 //! * `cross_core`: changes of which all cores have to know
 //! * [`discovery`]: which ways to subsystems there are
 //! * [`buddy`]: who owns which range of the core's arena
@@ -29,6 +30,7 @@ pub mod mirror;
 mod motion;
 mod nvme_server;
 mod pipeline;
+mod queue_server;
 mod scratch;
 pub mod seldom;
 mod slot_queues;
@@ -38,3 +40,4 @@ pub use self::core::{Core, listener_of};
 pub use cross_core::CoreMessage;
 pub use machine::{Around, ConnId, DeviceOp, DeviceRequest, LocalDevice, Machine, Output, Span};
 pub use nvme_server::{NvmeConfig, NvmeControl, NvmePlace};
+pub use queue_server::{HasLetGo, QueueCommand, QueueDone, QueueMemory, QueueOp, QueueServer};

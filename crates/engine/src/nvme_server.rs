@@ -752,27 +752,30 @@ impl NvmeServer {
         }
     }
 
-    /// How a command ends of which an I/O failed so (Base 2.0, 3.3.3.2.1; NVM command set, 3.2).
+    /// As [`status_of`].
     fn status(&self, id: u32, volume: u16, outcome: Outcome) -> Status {
-        let action = self.target.action(id);
-        let media = || match action {
-            Action::Read | Action::Compare => Status::UNRECOVERED_READ,
-            _ => Status::WRITE_FAULT,
-        };
-        match outcome {
-            Outcome::Done => unreachable!("it did not fail"),
-            Outcome::PathError | Outcome::TimedOut | Outcome::Stopped => self.without_path(volume),
-            Outcome::MediaError | Outcome::CutShort => media(),
-            Outcome::Erased => Status::SANITIZE_FAILED.with_dnr(),
-            Outcome::Busy { .. } => Status::INTERNAL_ERROR,
-            Outcome::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
-            Outcome::ReadOnly => Status::WRITE_PROTECTED.with_dnr(),
-            Outcome::Denied => Status::ACCESS_DENIED.with_dnr(),
-            Outcome::Mismatch => Status::COMPARE_FAILURE.with_dnr(),
-            Outcome::Reservation => Status::RESERVATION_CONFLICT.with_dnr(),
-            Outcome::Unsupported => Status::INVALID_OPCODE.with_dnr(),
-            Outcome::Invalid => Status::INVALID_FIELD.with_dnr(),
-            Outcome::PastEnd => Status::LBA_RANGE.with_dnr(),
-        }
+        let is_read = matches!(self.target.action(id), Action::Read | Action::Compare);
+        status_of(outcome, is_read, self.without_path(volume))
+    }
+}
+
+/// How a command ends of which an I/O failed so (Base 2.0, 3.3.3.2.1; NVM command set, 3.2).
+/// `without_path`: where it reached no path.
+pub(crate) fn status_of(outcome: Outcome, is_read: bool, without_path: Status) -> Status {
+    match outcome {
+        Outcome::Done => unreachable!("it did not fail"),
+        Outcome::PathError | Outcome::TimedOut | Outcome::Stopped => without_path,
+        Outcome::MediaError | Outcome::CutShort if is_read => Status::UNRECOVERED_READ,
+        Outcome::MediaError | Outcome::CutShort => Status::WRITE_FAULT,
+        Outcome::Erased => Status::SANITIZE_FAILED.with_dnr(),
+        Outcome::Busy { .. } => Status::INTERNAL_ERROR,
+        Outcome::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
+        Outcome::ReadOnly => Status::WRITE_PROTECTED.with_dnr(),
+        Outcome::Denied => Status::ACCESS_DENIED.with_dnr(),
+        Outcome::Mismatch => Status::COMPARE_FAILURE.with_dnr(),
+        Outcome::Reservation => Status::RESERVATION_CONFLICT.with_dnr(),
+        Outcome::Unsupported => Status::INVALID_OPCODE.with_dnr(),
+        Outcome::Invalid => Status::INVALID_FIELD.with_dnr(),
+        Outcome::PastEnd => Status::LBA_RANGE.with_dnr(),
     }
 }

@@ -60,7 +60,7 @@ impl Stage {
         match self {
             Free => matches!(next, Memory | Data | Cores | Order | Io),
             Memory => matches!(next, Data | Cores | Order | Io | Answered | Free),
-            Data => matches!(next, Cores | Order | Free),
+            Data => matches!(next, Cores | Order | Answered | Free),
             Cores => matches!(next, Order | Answered),
             Order => matches!(next, Edges | Io | Answered),
             Edges => matches!(next, Merge | Answered),

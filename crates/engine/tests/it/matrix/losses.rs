@@ -10,6 +10,7 @@ use engine::{LocalDevice, Machine};
 use multipath::Outcome;
 use nbd::Errno;
 use nbd::client::CommandError;
+use nvme::wire::Status;
 
 /// Longest time until a leg that is lost is left out, and until it is in sync again.
 const LEG: u64 = 600 * SECOND;
@@ -44,6 +45,8 @@ fn cut_file(front: Front, below: Below) {
         let expected = match front {
             Front::Nbd => Failed::Nbd(CommandError::Server(Errno::Io)),
             Front::Nvme => Failed::Nvme(Outcome::MediaError),
+            Front::Queue if op == Op::Read => Failed::Queue(Status::UNRECOVERED_READ),
+            Front::Queue => Failed::Queue(Status::WRITE_FAULT),
         };
         assert_eq!(failed, Err(expected), "{op:?}");
     }
@@ -154,6 +157,7 @@ pub fn stop(front: Front, below: Below) {
         .rig
         .until(60 * SECOND, |rig| rig.world.nodes[HOST].stopped);
     stage.assert_refuses_clients();
+    let ended = [0, 1, 2, 3].map(|number| stage.has_ended(number));
     assert_eq!(stage.rig.used(), 0, "{front:?} {below:?}");
     let is_durable = |stage: &Stage, block: u64, bytes: &[u8]| {
         let count = bytes.len() as u64 / u64::from(BLOCK);
@@ -165,9 +169,8 @@ pub fn stop(front: Front, below: Below) {
         kept.iter().all(|it| it == bytes)
     };
     assert!(is_durable(&stage, 9, &acknowledged), "{front:?} {below:?}");
-    for number in 0..4 {
-        // An NVMe/TCP host repeats what was not answered, an NBD client is always answered.
-        let has_ended = stage.has_ended(number);
+    for (number, has_ended) in (0..).zip(ended) {
+        // An NVMe/TCP host repeats what was not answered; other clients are always answered.
         assert!(has_ended || front == Front::Nvme, "{below:?}: {number}");
         if has_ended {
             assert_eq!(stage.end(number, 0, 0), Ok(Vec::new()));

@@ -2,11 +2,13 @@
 //! status and the requests that reached the devices.
 //!
 //! The engine is driven through [`Machine`](engine::Machine) and control messages only; its peers
-//! are an NBD client, a host's engine and raw NVMe/TCP connections. All of it in virtual time.
+//! are an NBD client, a host's engine, raw NVMe/TCP connections, and a queue's commands as they are
+//! when they have been fetched and checked. All of it in virtual time.
 mod bad_input;
 mod cells;
 mod hand;
 mod losses;
+mod queue;
 mod stage;
 mod table;
 mod two_engines;
@@ -18,15 +20,17 @@ use crate::nvme_server::rig::Below;
 pub enum Front {
     Nbd,
     Nvme,
+    Queue,
 }
 
 impl Front {
-    const ALL: [Self; 2] = [Self::Nbd, Self::Nvme];
+    const ALL: [Self; 3] = [Self::Nbd, Self::Nvme, Self::Queue];
 
     fn name(self) -> &'static str {
         match self {
             Self::Nbd => "NBD",
             Self::Nvme => "NVMe/TCP",
+            Self::Queue => "queue",
         }
     }
 }
@@ -110,6 +114,7 @@ const OPERATIONS: [Operation; 11] = [
         cell: |front, _| match front {
             Front::Nbd => Cell::None("NBD has no such request"),
             Front::Nvme => Cell::Checked(cells::compare),
+            Front::Queue => Cell::None("queues do not have this command"),
         },
         queue: &[(
             "opcodes",
@@ -121,7 +126,7 @@ const OPERATIONS: [Operation; 11] = [
         checks: "bytes around are kept, on each leg",
         cell: |front, _| match front {
             Front::Nbd => Cell::Checked(cells::partial_blocks),
-            Front::Nvme => Cell::None("a command covers whole blocks"),
+            Front::Nvme | Front::Queue => Cell::None("a command covers whole blocks"),
         },
         queue: &[(
             "lengths",

@@ -1,5 +1,6 @@
 //! A client of one front end over one device, with requests that read the same for both.
 use super::Front;
+use super::queue::QueueClient;
 use crate::common::{BLOCK, Disk, HOST, SECOND, TARGET, fill, io};
 use crate::mirror::rig::superblock;
 use crate::nvme_server::rig::{Below, GUEST, Rig, SECOND_TARGET, Setup};
@@ -9,6 +10,7 @@ use engine::{DeviceOp, DeviceRequest, Machine};
 use multipath::Outcome;
 use nbd::client::{CommandError, Config};
 use nbd::{Kind, Request};
+use nvme::wire::Status;
 use std::ops::Range;
 
 /// Longest time of a request that waits for nothing.
@@ -32,6 +34,7 @@ pub enum Op {
 pub enum Failed {
     Nbd(CommandError),
     Nvme(Outcome),
+    Queue(Status),
 }
 
 pub struct Stage {
@@ -39,6 +42,7 @@ pub struct Stage {
     pub front: Front,
     pub below: Below,
     client: usize,
+    queue: QueueClient,
     /// First byte of the device's data on a disk.
     base: u64,
 }
@@ -61,6 +65,7 @@ impl Stage {
             front,
             below,
             client: 0,
+            queue: QueueClient::default(),
             base,
         };
         stage.reconnect();
@@ -87,7 +92,7 @@ impl Stage {
                     .unwrap()
                     .size
             }
-            Front::Nvme => self.rig.guest_bytes(),
+            Front::Nvme | Front::Queue => self.rig.guest_bytes(),
         }
     }
 
@@ -200,10 +205,14 @@ impl Stage {
                 let now_ns = self.rig.world.now_ns;
                 self.rig.guest.borrow_mut().submit(&it, now_ns).unwrap();
             }
+            Front::Queue => {
+                let (rig, number) = (&mut self.rig, number as u16);
+                self.queue.start(rig, number, op, (offset, length), data);
+            }
         }
     }
 
-    pub fn has_ended(&self, number: u32) -> bool {
+    pub fn has_ended(&mut self, number: u32) -> bool {
         match self.front {
             Front::Nbd => {
                 let clients = self.rig.clients.borrow();
@@ -211,6 +220,10 @@ impl Stage {
                 ended.iter().any(|it| it.token == number)
             }
             Front::Nvme => self.rig.has_ended(number.into()),
+            Front::Queue => {
+                self.queue.exchange(&mut self.rig);
+                self.queue.has_ended(number as u16)
+            }
         }
     }
 
@@ -244,6 +257,7 @@ impl Stage {
                 }
                 failed => Err(Failed::Nvme(failed)),
             },
+            Front::Queue => self.queue.end(number as u16).map_err(Failed::Queue),
         }
     }
 

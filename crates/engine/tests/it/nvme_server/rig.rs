@@ -14,7 +14,7 @@ use engine::host::{
 use engine::limits::{EXPORTS_MAX, MIRROR_SCRATCH_BYTES};
 use engine::mirror::{Anew, Devices, MIRRORS_FROM, MirrorConfig, MirrorOrder};
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
-use engine::{Core, LocalDevice, Machine, NvmeConfig, NvmePlace};
+use engine::{Core, LocalDevice, Machine, NvmeConfig, NvmePlace, QueueMemory};
 use multipath::Outcome;
 use nbd::client::Config;
 use nbd::{Kind, Request};
@@ -25,6 +25,12 @@ use std::rc::Rc;
 const NBD_ARENA: u64 = 68 << 20;
 /// Of two places for servers.
 const NVME_ARENA: u64 = 32 << 20;
+/// Of the queue server, behind all others'.
+const QUEUE_ARENA: u64 = 4 << 20;
+const QUEUE_ARENA_AT: u64 = NBD_ARENA + NVME_ARENA + MIRROR_SCRATCH_BYTES as u64;
+/// The only queue, and its namespace.
+pub const QUEUE: u32 = 0;
+pub const QUEUE_NAMESPACE: u32 = 0;
 
 /// Kinds of the engine's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +178,7 @@ impl Rig {
         let (target, second_target) = (targets.next().unwrap(), targets.next());
         let guest = Rc::new(RefCell::new(HostCore::new(setup.guest)));
         let clients = Rc::new(RefCell::new(Clients::new(256 << 10)));
-        let arena = NBD_ARENA + NVME_ARENA + u64::from(MIRROR_SCRATCH_BYTES);
+        let arena = QUEUE_ARENA_AT + QUEUE_ARENA;
         assert_eq!(world.add(core.clone(), arena as usize), HOST);
         assert_eq!(world.add(target.clone(), arenas[0]), TARGET);
         assert_eq!(world.add(guest.clone(), 8 << 20), GUEST);
@@ -431,7 +437,7 @@ fn disks(below: Below) -> Vec<Disk> {
     }
 }
 
-/// The engine, whose second front end is an NVMe/TCP server.
+/// The engine, with an NVMe/TCP server and a queue server.
 pub fn core(
     below: Below,
     host: HostConfig,
@@ -455,6 +461,13 @@ pub fn core(
         });
     }
     core.serve_nvme(0, served(server), 0).unwrap();
+    core.reserve_queues(QueueMemory {
+        arena_at: QUEUE_ARENA_AT,
+        arena_bytes: QUEUE_ARENA,
+    });
+    let queues = core.queues();
+    queues.add_namespace(QUEUE_NAMESPACE, volume(below));
+    queues.open(QUEUE, Box::new(|| false));
     core
 }
 
