@@ -1,8 +1,8 @@
 //! Holds docs/configuration.md to the types that read the configuration.
 //!
-//! A table stands behind `<!-- keys: NAME -->`. Its columns are key, value, default, change and
-//! meaning. A default in backticks is a value of TOML; the others are the words `required`, `none`
-//! and `derived`.
+//! A table stands behind `<!-- keys: NAME -->`. Its columns are key, value, default, change (only
+//! where keys differ in it) and meaning. A default in backticks is a value of TOML; the others are
+//! the words `required`, `none` and `derived`.
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -14,7 +14,7 @@ const DOCUMENT: &str = include_str!("../../../docs/configuration.md");
 pub struct Row {
     /// As it stands in a file.
     pub key: String,
-    /// How the key can be changed while the program runs.
+    /// How the key can be changed while the program runs; empty in a table without that column.
     pub change: String,
     /// As it stands in the table.
     pub default: String,
@@ -35,8 +35,10 @@ fn row(line: &str) -> Row {
         .split(" | ")
         .map(|it| it.trim_matches([' ', '|']))
         .collect();
-    let [key, _, default, change, meaning] = cells[..] else {
-        panic!("not five cells: {line}");
+    let (key, default, change, meaning) = match cells[..] {
+        [key, _, default, change, meaning] => (key, default, change, meaning),
+        [key, _, default, meaning] => (key, default, "", meaning),
+        _ => panic!("neither five cells nor four: {line}"),
     };
     assert!(!meaning.is_empty(), "{line}");
     let key = key.strip_prefix('`').and_then(|it| it.strip_suffix('`'));
