@@ -134,6 +134,8 @@ pub struct Common {
 /// Options of `stat`.
 #[derive(Clone, Debug, Args)]
 pub struct StatArgs {
+    /// Volume, with the legs of a mirror [default: all]
+    volume: Option<String>,
     /// Again every so many seconds
     #[arg(short, long, value_name = "SEC",
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -383,8 +385,11 @@ impl Common {
 
 fn stat(args: &StatArgs) -> anyhow::Result<()> {
     loop {
-        let call = EngineCall::Stat(Nothing);
-        args.common.show(&call, super::stat::show)?;
+        let mut value = args.common.call(&EngineCall::Stat(Nothing))?;
+        if let Some(name) = &args.volume {
+            super::stat::keep_only(&mut value, name).map_err(Usage::error)?;
+        }
+        args.common.print(&value, super::stat::show)?;
         match args.interval {
             Some(seconds) => std::thread::sleep(Duration::from_secs(seconds)),
             None => return Ok(()),

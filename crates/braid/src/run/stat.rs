@@ -14,6 +14,27 @@ use terminal::answer::{items, number, word};
 /// Longest line but for names and URIs.
 const COLUMNS: usize = 80;
 
+/// Leaves one volume in an answer and, if it is a mirror, its legs.
+///
+/// # Errors
+/// There is no such volume: the names of all.
+pub fn keep_only(value: &mut Value, name: &str) -> std::result::Result<(), String> {
+    let all: Vec<Value> = items(&value["volumes"]).cloned().collect();
+    let meant = |it: &&Value| it["name"] == name || it["leg_of"] == name;
+    let kept: Vec<Value> = all.iter().filter(meant).cloned().collect();
+    if kept.is_empty() {
+        let names: Vec<&str> = all.iter().map(|it| word(&it["name"])).collect();
+        let others = match names.is_empty() {
+            true => "nor any other".to_owned(),
+            false => format!("only {}", names.join(", ")),
+        };
+        return Err(format!("there is no volume \"{name}\", {others}"));
+    }
+    value["volumes"] = Value::Array(kept);
+    value["discovery"] = Value::Array(Vec::new());
+    Ok(())
+}
+
 /// All volumes.
 ///
 /// # Errors

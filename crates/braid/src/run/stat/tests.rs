@@ -204,3 +204,44 @@ fn t09_that_a_mirror_holds_changes_is_shown_and_for_how_long() {
     assert!(text.contains("changes wait 12 s more"), "{text}");
     assert!(!shown(Value::Null).contains("changes wait"));
 }
+
+/// Volumes `v0` and `m0`, a leg of the latter, and a discovery controller.
+fn two_volumes() -> Value {
+    json!({
+        "volumes": [
+            {"name": "v0", "leg_of": null},
+            {"name": "m0/a", "leg_of": "m0"},
+            {"name": "m0", "leg_of": null},
+        ],
+        "discovery": [{"uri": "nvme-tcp://127.0.0.1:8009"}],
+    })
+}
+
+fn names(value: &Value) -> Vec<&str> {
+    items(&value["volumes"])
+        .map(|it| word(&it["name"]))
+        .collect()
+}
+
+#[test]
+fn one_volume_is_kept_with_its_legs_alone() {
+    let kept = |name| {
+        let mut value = two_volumes();
+        keep_only(&mut value, name).unwrap();
+        assert_eq!(value["discovery"], json!([]));
+        names(&value).join(" ")
+    };
+    assert_eq!(kept("v0"), "v0");
+    assert_eq!(kept("m0"), "m0/a m0");
+    assert_eq!(kept("m0/a"), "m0/a");
+}
+
+#[test]
+fn unknown_volume_is_named_with_all_others() {
+    let mut value = two_volumes();
+    let why = keep_only(&mut value, "v1").unwrap_err();
+    assert_eq!(why, "there is no volume \"v1\", only v0, m0/a, m0");
+    assert_eq!(value, two_volumes());
+    let why = keep_only(&mut json!({"volumes": []}), "v1").unwrap_err();
+    assert_eq!(why, "there is no volume \"v1\", nor any other");
+}
