@@ -1,6 +1,7 @@
 //! The simulator as `braid sim` starts it: a real process, short.
 #![allow(clippy::unwrap_used, reason = "tests")]
 mod chaos;
+mod documented;
 
 use rustix::process::Pid;
 use serde_json::Value;
