@@ -76,6 +76,9 @@ fn readme_has_means_and_worst_of_all_scenarios() {
         let mean = of.iter().sum::<f64>() / of.len() as f64;
         let worst = of.iter().copied().fold(f64::MAX, f64::min);
         assert_eq!(of.len(), 97, "scenarios with {policy}");
-        assert_eq!(cells[1..], [format!("{mean:.1}"), format!("{worst:.1}")]);
+        // The tables are rounded, the mean that the program prints is not made of them.
+        let printed: f64 = cells[1].parse().unwrap();
+        assert!((printed - mean).abs() < 0.1, "{policy}: {mean}");
+        assert_eq!(cells[2], format!("{worst:.1}"), "{policy}");
     }
 }
