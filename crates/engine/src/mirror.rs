@@ -55,7 +55,7 @@ mod types;
 pub use crate::devices::Devices;
 pub(crate) use device::MirrorDevice;
 pub use reads::for_mirror;
-pub use settings::{admin_offline, set_admin_offline, set_speed, speed_of};
+pub use settings::{admin_offline, kept_speed, set_admin_offline, set_speed, speed_of};
 pub use types::*;
 
 use crate::devices::BackEndsMut;

@@ -85,7 +85,8 @@ pub enum EngineVerb {
     Forget {
         /// Volume
         volume: String,
-        /// policy, paths, or a knob or key as `braid diff` shows it [default: all]
+        /// policy, paths, or a knob or key as `braid diff` shows it; of a mirror policy, speed or
+        /// legs [default: all]
         what: Option<String>,
         /// Also remove the last usable path, and one with unflushed writes
         #[arg(long)]
@@ -95,7 +96,7 @@ pub enum EngineVerb {
     },
     /// Show changes that go on after their verbs gave up waiting
     Pending {
-        /// Cancel one, by its number: the path is what it was before
+        /// Cancel one, by its number: the path, leg or setting is what it was before
         #[arg(long, value_name = "NUMBER")]
         cancel: Option<u64>,
         #[command(flatten)]

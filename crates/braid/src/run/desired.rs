@@ -16,6 +16,7 @@ use super::paths::uris;
 use super::service::State;
 use crate::uri::PathUri;
 use mirror::machine::Speed;
+use policy::Policy;
 use std::collections::BTreeMap;
 
 /// One path as it is to be.
@@ -41,6 +42,8 @@ pub struct DesiredVolume {
     pub awaited: BTreeMap<String, AdminState>,
     /// Every volume but a mirror is on.
     pub run: RunState,
+    /// `None`: they stay, or it is no mirror that runs.
+    pub settings: Option<MirrorSettings>,
 }
 
 /// Whether a mirror runs. Set by verb, and not kept for the next engine, which starts it.
@@ -65,14 +68,46 @@ pub struct MirrorStart {
     pub accept: bool,
 }
 
-/// How fast a mirror is copied in the background. Bounds are kept on its legs (row B6), a pause
-/// lasts until it is ended or the engine is.
+/// Settings of a mirror that runs. Its legs keep them (row B6), but for a pause.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CopySpeed {
-    /// `None`: they stay.
-    pub bounds: Option<Speed>,
-    /// Nothing is copied.
+pub struct MirrorSettings {
+    /// The file has none for a mirror.
+    pub policy: Policy,
+    /// Bounds of copies in the background; `None`: those of the file.
+    pub speed: Option<Speed>,
+    /// Nothing is copied until that is ended, or the engine is.
     pub is_paused: bool,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MirrorSetting {
+    /// [`MirrorSettings::policy`]
+    Policy(Policy),
+    /// [`MirrorSettings::is_paused`]
+    Pause(bool),
+    /// [`MirrorSettings::speed`]
+    Speed(Option<Speed>),
+}
+
+impl MirrorSettings {
+    /// Those of a mirror that was told nothing by verb.
+    pub fn usual() -> Self {
+        Self {
+            policy: Policy::Soonest,
+            speed: None,
+            is_paused: false,
+        }
+    }
+
+    /// All, in the order in which they are set: bounds do not end a pause.
+    pub fn each(&self) -> [MirrorSetting; 3] {
+        [
+            MirrorSetting::Policy(self.policy),
+            MirrorSetting::Pause(self.is_paused),
+            MirrorSetting::Speed(self.speed),
+        ]
+    }
 }
 
 impl Default for RunState {
@@ -125,6 +160,7 @@ impl DesiredVolume {
                 Some(_) if state.volumes.legs(&running.of.name).is_empty() => RunState::Off,
                 Some(_) => RunState::Ending,
             },
+            settings: None,
         }
     }
 
@@ -245,6 +281,7 @@ impl DesiredVolume {
             paths,
             awaited: before.map_or_else(BTreeMap::new, |it| it.0.awaited.clone()),
             run: before.map_or_else(RunState::default, |it| it.0.run.clone()),
+            settings: None,
         }
     }
 }

@@ -5,22 +5,26 @@
 //! # Contract
 //! A choice that is forgotten is taken back in the engine first: what can fail is done before
 //! anything is forgotten, and if it fails, all holds as before. Exports that came or went by verb
-//! are listed; they end with the engine, or by `export add` and `export remove`.
+//! are listed; they end with the engine, or by `export add` and `export remove`. What a mirror keeps
+//! on its legs is listed and forgotten while it runs; since when it holds is not known.
 use super::call::{DiffParams, ForgetParams};
 use super::choices::{Choices, Difference};
 use super::config::{Config, Export, Volume};
-use super::desired::{Desired, DesiredVolume, PathSpec};
+use super::desired::{Desired, DesiredVolume, MirrorSettings, PathSpec};
 use super::entries::Origin;
 use super::live;
-use super::plan::Change;
-use super::reconcile::{Reconciler, changes};
+use super::mirrors::set_by_verb;
+use super::plan::{Change, LegVerb};
+use super::reconcile::{Reconciler, changes_of_mirror};
 use super::reload;
 use super::rename::Renames;
 use super::service::{Service, State};
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::units::format_utc;
+use engine::mirror::MirrorReport;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// A volume's choices in a line each.
 fn in_words(it: &Difference) -> String {
@@ -64,6 +68,27 @@ fn of_exports(state: &State, volume: u16, file: &Volume) -> Vec<Difference> {
     added.chain(gone).collect()
 }
 
+/// Settings that a mirror keeps, and its legs that were taken out.
+fn of_mirror(service: &Service, name: &str, report: &MirrorReport) -> Vec<Difference> {
+    let Ok(settings) = service.settings_of(name, report) else {
+        return Vec::new(); // it does not run
+    };
+    let difference = |what: String, file: String, now: String| Difference {
+        what,
+        file,
+        now,
+        since_s: None,
+    };
+    let set = set_by_verb(&settings, service.speed_as_configured(name)).into_iter();
+    let set = set.map(|(what, file, now)| difference(what.to_owned(), file, now));
+    let out = report.legs.iter().filter(|leg| leg.admin_offline);
+    let out = out.map(|leg| {
+        let what = format!("leg {}", leg.name);
+        difference(what, "used".to_owned(), "failed".to_owned())
+    });
+    set.chain(out).collect()
+}
+
 impl Service {
     /// `diff`.
     ///
@@ -71,6 +96,7 @@ impl Service {
     /// There is no such volume.
     pub fn diff(&self, params: &DiffParams) -> Result<Value, ControlError> {
         let file = Config::read(&self.file).ok(); // one that can't be has no other names
+        let mut of_mirrors = self.differences_of_mirrors();
         let choices = self.choices();
         let state = self.state();
         let (volumes, configured) = (&state.volumes, &state.configured);
@@ -96,6 +122,7 @@ impl Service {
                 since_s: None,
             });
             let differences = renamed.into_iter().chain(differences);
+            let differences = differences.chain(of_mirrors.remove(name).unwrap_or_default());
             for it in differences.chain(exports.unwrap_or_default()) {
                 all.push(json!({
                     "volume": name,
@@ -109,13 +136,33 @@ impl Service {
         Ok(json!({"differences": all}))
     }
 
+    /// What mirrors keep on their legs, by their names. Of one whose core does not answer nothing.
+    fn differences_of_mirrors(&self) -> BTreeMap<String, Vec<Difference>> {
+        let cores = self.senders.report().unwrap_or_default();
+        let all = cores.iter().flat_map(|it| &it.mirrors);
+        let all = all.map(|(number, report)| {
+            let name = self.name(*number);
+            let of = of_mirror(self, &name, report);
+            (name, of)
+        });
+        all.collect()
+    }
+
     /// `forget`: a volume is what its file says, in all or in one thing.
     ///
     /// # Errors
     /// Why all is as before.
     pub fn forget(&self, params: &ForgetParams, by: &Caller<'_>) -> Result<Value, ControlError> {
-        let (_alone, number) = self.alone_with(&params.volume, by)?;
+        let is_mirror = self.state().mirror(&params.volume).is_ok();
+        let (_alone, number) = match is_mirror {
+            true => self.alone_with_mirror(&params.volume, by)?,
+            false => self.alone_with(&params.volume, by)?,
+        };
         let what = params.what.as_deref();
+        let (settings, legs) = match is_mirror {
+            true => self.kept_by_mirror(number, what)?,
+            false => (None, Vec::new()),
+        };
         let (file, plan) = {
             let state = self.state();
             let file = state.configured.volume(&params.volume).cloned();
@@ -123,8 +170,11 @@ impl Service {
                 ControlError::refused(format!("{} is not in the file", params.volume))
             })?;
             let mut it = DesiredVolume::new(&state, number);
+            it.settings.clone_from(&settings);
             forget(&mut it, &file, what)?;
-            let plan = changes(&state, &Desired { volumes: vec![it] });
+            let desired = Desired { volumes: vec![it] };
+            let mut plan = changes_of_mirror(&state, &desired, settings);
+            plan.splice(0..0, legs);
             let spared = reload::spare_unclean(&state, &plan, params.force);
             spared.map_err(|error| ControlError::refused(format!("{error:#}")))?;
             (file, plan)
@@ -144,17 +194,57 @@ impl Service {
         let forgotten = steps.carry_out(&absent, params.force);
         forgotten.map_err(ControlError::refused)?;
         let left = self.choices().differences(&params.volume);
-        let left: Vec<String> = left.iter().map(in_words).collect();
+        let kept = self.differences_of_mirrors().remove(&params.volume);
+        let left = left.into_iter().chain(kept.unwrap_or_default());
+        let left: Vec<String> = left.map(|it| in_words(&it)).collect();
         let done = plan.iter().map(Change::to_string);
         let done: Vec<String> = done.chain(waits).collect();
         Ok(json!({"volume": params.volume, "changed": done, "left": left}))
     }
+
+    /// Settings of a mirror, of which `what` is to be forgotten, and the changes that bring back
+    /// its legs that were taken out. One that does not run keeps them.
+    ///
+    /// # Errors
+    /// It does not run, and `what` stands on its legs.
+    fn kept_by_mirror(
+        &self,
+        number: u16,
+        what: Option<&str>,
+    ) -> Result<(Option<MirrorSettings>, Vec<Change>), ControlError> {
+        let name = self.name(number);
+        let report = self.mirror_report(number)?;
+        let settings = match self.settings_of(&name, &report) {
+            Err(why) if what.is_some_and(|it| KEPT_BY_MIRRORS.contains(&it)) => return Err(why),
+            settings => settings.ok(),
+        };
+        let is_asked = settings.is_some() && what.is_none_or(|it| it == "legs");
+        let out = report.legs.into_iter();
+        let out = out.filter(|leg| leg.admin_offline && is_asked);
+        let back = out.map(|leg| Change::Leg(name.clone(), Box::new(leg), LegVerb::Restore));
+        Ok((settings, back.collect()))
+    }
 }
+
+/// What a mirror keeps on its legs, as it can be forgotten.
+const KEPT_BY_MIRRORS: [&str; 3] = ["policy", "speed", "legs"];
 
 /// A volume is to be without what was chosen of it.
 fn forget(it: &mut DesiredVolume, file: &Volume, what: Option<&str>) -> Result<(), ControlError> {
     let is = |wanted: &str| what.is_none_or(|what| what == wanted);
     let mut known = false;
+    if file.is_mirror() && KEPT_BY_MIRRORS.into_iter().any(is) {
+        known = true; // legs are brought back by changes of their own
+    }
+    let usual = MirrorSettings::usual();
+    if let Some(settings) = &mut it.settings {
+        if is("policy") {
+            settings.policy = usual.policy;
+        }
+        if is("speed") {
+            (settings.speed, settings.is_paused) = (usual.speed, usual.is_paused);
+        }
+    }
     if is("policy") {
         (it.of.policy, known) = (file.policy, true);
     }
@@ -184,7 +274,7 @@ fn forget(it: &mut DesiredVolume, file: &Volume, what: Option<&str>) -> Result<(
         None => Ok(()),
         Some(what) => Err(ControlError::params(format!(
             "\"{what}\" can't be forgotten: name policy, paths, or a knob or key as braid diff \
-             shows it"
+             shows it; of a mirror policy, speed or legs"
         ))),
     }
 }

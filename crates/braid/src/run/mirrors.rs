@@ -15,7 +15,7 @@ mod records;
 mod terms;
 
 pub use configured::{name_legs, refuse_legs};
-pub(in crate::run) use kept::PAUSED;
+pub(in crate::run) use kept::{PAUSED, set_by_verb};
 pub use legs::Dropped;
 pub use records::{IdText, MirrorRecords};
 

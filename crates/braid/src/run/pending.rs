@@ -7,7 +7,8 @@
 //! A verb that gives up takes its change back, or says that it is pending. A change that the engine
 //! does not answer is taken back by itself once it is made (T55). A path goes on draining, or being
 //! connected after it was restored, until it has done so or another verb ends that: such a change
-//! can be cancelled. Writes to a mirror's legs can't be taken back, and are shown
+//! can be cancelled; so can a setting of a mirror, or the admin state of a leg, that holds and is
+//! not on the legs yet. Other writes to a mirror's legs can't be taken back, and are shown
 //! only. States of a change: awaited, given up, going on.
 use super::call::PathParams;
 use super::entries::{AdminState, PathEntry};
@@ -132,26 +133,26 @@ impl Changes {
         all.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A change goes on; others of the same path are over.
+    /// A change goes on; others of the same thing are over.
     pub fn note_going(&self, change: Change) {
         self.end_going(&change);
         let (change, since) = (Box::new(change), SystemTime::now());
         self.outstanding().add(Phase::GoesOn { change, since });
     }
 
-    /// No change of this one's path goes on any more.
+    /// No change of the same thing goes on any more.
     pub fn end_going(&self, of: &Change) {
         let is_it =
-            |it: &Phase| matches!(it, Phase::GoesOn { change, .. } if change.is_of_path_of(of));
+            |it: &Phase| matches!(it, Phase::GoesOn { change, .. } if change.is_of_same(of));
         self.outstanding().all.retain(|_, it| !is_it(it));
     }
 
-    /// A change of this number is over, if it is still one of this path: its volume may have been
+    /// A change of this number is over, if it is still one of the same: its volume may have been
     /// renamed since it was looked at.
     fn end(&self, id: u64, of: &Change) {
         let mut all = self.outstanding();
         if let Some(Phase::GoesOn { change, .. }) = all.all.get(&id)
-            && change.is_of_path_of(of)
+            && change.is_of_same(of)
         {
             all.all.remove(&id);
         }
@@ -168,14 +169,15 @@ impl Changes {
         }
     }
 
-    /// Whether this path goes on to what a change makes it.
+    /// Whether something goes on to what a change makes it.
     pub fn goes_on(&self, of: &Change) -> bool {
         let all = self.outstanding();
         let mut all = all.all.values();
         all.any(|it| match it {
-            Phase::GoesOn { change, .. } => {
-                change.admin() == of.admin() && change.is_of_path_of(of)
-            }
+            Phase::GoesOn { change, .. } => match of.admin() {
+                Some(_) => change.admin() == of.admin() && change.is_of_same(of),
+                None => **change == *of,
+            },
             _ => false,
         })
     }
@@ -382,6 +384,10 @@ impl Service {
 
     /// How far a change is; `None`: it is over, or another one came.
     fn why_going(&self, change: &Change) -> Option<String> {
+        if let Change::SetMirror(..) | Change::Leg(..) = change {
+            let is_going = self.is_being_kept(change);
+            return is_going.then(|| "it is being written to the legs".into());
+        }
         let (volume, index, admin) = self.meant_by(change)?;
         let state = self.path_state(volume, index)?;
         match admin {
@@ -453,16 +459,24 @@ impl Service {
             let why = "nothing of this number is pending (braid pending lists what is)";
             return Err(ControlError::params(format!("{id}: {why}")));
         };
-        let Change::SetAdmin(volume, path, before) = &change else {
-            unreachable!("{change}: nothing else goes on");
-        };
-        let params = PathParams {
-            volume: volume.clone(),
-            path: path.config.uri.to_string(),
-            force: true,
-        };
-        // Where it was restored, it may not be live yet: that is what was asked for.
-        self.path_admin(&params, *before, by)?;
+        match &change {
+            // Where it was restored, it may not be live yet: that is what was asked for.
+            Change::SetAdmin(volume, path, before) => {
+                let params = PathParams {
+                    volume: volume.clone(),
+                    path: path.config.uri.to_string(),
+                    force: true,
+                };
+                self.path_admin(&params, *before, by)?;
+            }
+            _ => {
+                let Some(undo) = change.undo() else {
+                    unreachable!("{change}: it does not go on");
+                };
+                let _alone = self.alone_with_mirror_now(change.volume());
+                self.make(&[undo], false)?;
+            }
+        }
         self.changes.outstanding().all.remove(&id);
         Ok(json!({"id": id, "cancelled": change.to_string()}))
     }

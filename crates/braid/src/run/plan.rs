@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //! [`plan`] has first what can fail: volumes open, paths join, exports listen or change, paths are
-//! set aside, mirrors that were stopped start, legs join, paths leave, of which those that are in
+//! set aside, mirrors that were stopped start, settings of mirrors change, legs join, paths leave, of which those that are in
 //! use leave first, since others may not connect again, legs leave, and mirrors stop. Each of these
 //! steps can be taken back ([`Change::undo`]), so
 //! a plan that is carried out in order, and taken back in reverse where a step fails, ends with the
@@ -13,7 +13,7 @@
 //! three can be taken back.
 use super::address::NbdAddress;
 use super::config::{Export, PathKeys, Volume};
-use super::desired::{CopySpeed, Desired, DesiredVolume, MirrorStart, PathSpec, RunState};
+use super::desired::{Desired, DesiredVolume, MirrorSetting, MirrorStart, PathSpec, RunState};
 use super::entries::{AdminState, PathEntry};
 use super::live;
 use super::nvme_exports::NvmeChange;
@@ -24,6 +24,7 @@ use engine::mirror::LegReport;
 use mirror::machine::Speed;
 use policy::{Knobs, Policy};
 use std::fmt;
+use std::mem::discriminant;
 
 /// How an engine has a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +82,8 @@ pub enum Change {
     AddLeg(String, DesiredVolume),
     /// A leg that a verb means.
     Leg(String, Box<LegReport>, LegVerb),
-    /// Another speed of copies, by verb: before and after.
-    SetSpeed(String, CopySpeed, CopySpeed),
+    /// Another setting of a mirror, of the same kind: before and after.
+    SetMirror(String, MirrorSetting, MirrorSetting),
     /// A mirror that was stopped starts, and has these exports, which listen.
     StartMirror(String, MirrorStart, Vec<Export>),
     /// A mirror ends in order. None of its exports listens; it has these when it starts again.
@@ -130,7 +131,7 @@ impl Change {
             | Self::SetAdmin(volume, ..)
             | Self::AddLeg(volume, _)
             | Self::Leg(volume, ..)
-            | Self::SetSpeed(volume, ..)
+            | Self::SetMirror(volume, ..)
             | Self::StartMirror(volume, ..)
             | Self::StopMirror(volume, _)
             | Self::RemovePath(volume, _)
@@ -166,9 +167,17 @@ impl Change {
         }
     }
 
-    /// Whether it changes the same path as another one.
-    pub fn is_of_path_of(&self, other: &Self) -> bool {
+    /// Whether it changes the same thing as another one, of those that go on after their verb.
+    pub fn is_of_same(&self, other: &Self) -> bool {
+        let is_admin = |it: &LegVerb| matches!(it, LegVerb::Fail | LegVerb::Restore);
         match (self, other) {
+            (Self::SetMirror(mirror, it, _), Self::SetMirror(theirs, other, _)) => {
+                mirror == theirs && discriminant(it) == discriminant(other)
+            }
+            (Self::Leg(mirror, leg, verb), Self::Leg(theirs, other, their_verb)) => {
+                let is_it = mirror == theirs && leg.slot == other.slot;
+                is_it && is_admin(verb) && is_admin(their_verb)
+            }
             (Self::SetAdmin(volume, path, _), Self::SetAdmin(theirs, other, _)) => {
                 volume == theirs && path.config.uri == other.config.uri
             }
@@ -195,7 +204,7 @@ impl Change {
             Self::AddLeg(mirror, leg) => Self::RemoveLeg(mirror, leg),
             Self::Leg(mirror, leg, LegVerb::Fail) => Self::Leg(mirror, leg, LegVerb::Restore),
             Self::Leg(mirror, leg, LegVerb::Restore) => Self::Leg(mirror, leg, LegVerb::Fail),
-            Self::SetSpeed(mirror, before, after) => Self::SetSpeed(mirror, after, before),
+            Self::SetMirror(mirror, before, after) => Self::SetMirror(mirror, after, before),
             Self::StartMirror(mirror, _, exports) => Self::StopMirror(mirror, exports),
             Self::StopMirror(mirror, exports) => {
                 Self::StartMirror(mirror, MirrorStart::default(), exports)
@@ -240,12 +249,13 @@ impl fmt::Display for Change {
                 };
                 write!(f, "{mirror}: {verb} leg {}", leg.name)
             }
-            Self::SetSpeed(mirror, _, speed) => match speed.bounds {
-                None if speed.is_paused => write!(f, "{mirror}: pause copies"),
-                None => write!(f, "{mirror}: resume copies"),
-                Some(Speed { floor, ceiling }) => {
-                    let [floor, ceiling] = [floor, ceiling].map(format_bytes);
-                    write!(f, "{mirror}: set copies to {floor}/s and {ceiling}/s")
+            Self::SetMirror(mirror, _, setting) => match setting {
+                MirrorSetting::Policy(policy) => write!(f, "{mirror}: set policy {policy}"),
+                MirrorSetting::Pause(true) => write!(f, "{mirror}: pause copies"),
+                MirrorSetting::Pause(false) => write!(f, "{mirror}: resume copies"),
+                MirrorSetting::Speed(None) => write!(f, "{mirror}: set copies to the file's speed"),
+                MirrorSetting::Speed(Some(speed)) => {
+                    write!(f, "{mirror}: set copies to {}", speed_words(*speed))
                 }
             },
             Self::StartMirror(mirror, ..) => write!(f, "start mirror {mirror}"),
@@ -273,6 +283,15 @@ pub fn leg_words(leg: &DesiredVolume) -> String {
     uris(&leg.of.paths).join(" and ")
 }
 
+/// Bounds of copies, for people.
+pub fn speed_words(speed: Speed) -> String {
+    let least = format!("{}/s at least", format_bytes(speed.floor));
+    match speed.ceiling < Speed::default().ceiling {
+        true => format!("{least}, {}/s at most", format_bytes(speed.ceiling)),
+        false => format!("{least}, no ceiling"),
+    }
+}
+
 /// Changes by the place that they have in a plan.
 #[derive(Default)]
 struct Sorted {
@@ -281,6 +300,7 @@ struct Sorted {
     exports: Vec<Change>,
     admin: Vec<Change>,
     start: Vec<Change>,
+    settings: Vec<Change>,
     legs: Vec<Change>,
     remove: Vec<Change>,
     stop: Vec<Change>,
@@ -350,6 +370,12 @@ impl ActualVolume {
                 changes.stop.push(Change::StopMirror(name(), exports()));
             }
             _ => {}
+        }
+        if let (Some(now), Some(settings)) = (&self.now.settings, &wanted.settings) {
+            let all = now.each().into_iter().zip(settings.each());
+            let set = all.filter(|(now, it)| now != it);
+            let set = set.map(|(now, it)| Change::SetMirror(name(), now, it));
+            changes.settings.extend(set);
         }
         for spec in &wanted.paths {
             let Some((there, _)) = self.path(&spec.config) else {
@@ -494,6 +520,7 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
         exports,
         admin,
         start,
+        settings,
         legs,
         remove,
         stop,
@@ -501,7 +528,7 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
     } = changes;
     // Legs go late: one that comes back is rebuilt.
     let fallible = [
-        open, add, exports, admin, start, legs, remove, legs_gone, stop,
+        open, add, exports, admin, start, settings, legs, remove, legs_gone, stop,
     ];
     let fallible = fallible.into_iter().flatten();
     fallible.chain(rest).chain(volumes_gone).collect()

@@ -7,7 +7,7 @@
 //! lets it ([`Reconciler::take_bound`]); those of a verb do when it is done.
 use super::address::Bound;
 use super::config::Export;
-use super::desired::{Desired, DesiredVolume, PathSpec};
+use super::desired::{Desired, DesiredVolume, MirrorSettings, PathSpec};
 use super::entries::AdminState;
 use super::exports;
 use super::late::{JOIN_MORE_NS, JOIN_NS};
@@ -283,8 +283,8 @@ impl<'a> Reconciler<'a> {
             Change::Leg(name, leg, verb) => {
                 let number = self.number(name)?;
                 of_leg(match verb {
-                    LegVerb::Fail => service.fail_leg(number, leg),
-                    LegVerb::Restore => service.restore_leg(number, leg),
+                    LegVerb::Fail => service.fail_leg(number, leg, change),
+                    LegVerb::Restore => service.restore_leg(number, leg, change),
                     LegVerb::Replace(by) => service.make_leg(number, &by.of, force, Some(leg)),
                     LegVerb::Forget => service.unmake_leg(number, leg),
                 })?;
@@ -293,8 +293,8 @@ impl<'a> Reconciler<'a> {
                 let dropped = of_leg(service.drop_leg(self.number(name)?, &leg.of))?;
                 return Ok(Some(dropped));
             }
-            Change::SetSpeed(name, _, speed) => {
-                of_leg(service.set_speed(self.number(name)?, speed))?;
+            Change::SetMirror(name, _, setting) => {
+                of_leg(service.set_mirror(self.number(name)?, setting, change))?;
             }
             Change::StartMirror(name, how, exports) => {
                 let number = self.number(name)?;
@@ -527,9 +527,22 @@ impl Service {
     }
 }
 
-/// The changes that make the volumes of `desired` what they are to be.
+/// The changes that make the volumes of `desired` what they are to be, but for settings of mirrors.
 pub fn changes(state: &State, desired: &Desired) -> Vec<Change> {
+    changes_of_mirror(state, desired, None)
+}
+
+/// All of them, of at most one mirror, whose settings now are these.
+pub fn changes_of_mirror(
+    state: &State,
+    desired: &Desired,
+    settings: Option<MirrorSettings>,
+) -> Vec<Change> {
     let mut actual = ActualVolume::all(state, |_, _| Presence::Live);
     actual.retain(|it| desired.volume(&it.now.of.name).is_some());
+    let mirror = actual.iter_mut().find(|it| it.now.of.is_mirror());
+    mirror
+        .into_iter()
+        .for_each(|it| it.now.settings = settings.clone());
     plan(desired, &actual)
 }

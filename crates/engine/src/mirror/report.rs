@@ -68,7 +68,11 @@ impl MirrorDevice {
     /// How it is doing.
     pub fn report(&self, below: BackEnds<'_>) -> MirrorReport {
         let (running, _) = self.last_state();
-        let superblock = running.map(|it| *it.machine.superblock());
+        let superblock = running.map(|it| {
+            let mut latest = *it.machine.superblock();
+            latest.properties = it.machine.properties();
+            latest
+        });
         let geometry = superblock.map(|it| it.geometry);
         let changing = running.map(|it| it.machine.changing_legs());
         let (adding, removing) = changing.map_or((0, 0), |it| (it.0.0, it.1.0));
@@ -317,12 +321,14 @@ impl MirrorDevice {
                     it.machine.end_check(now_ns);
                 }
             }
-            MirrorOrder::Speed(speed, lasts) => {
+            MirrorOrder::Speed(speed) => {
                 if let Some(it) = self.running() {
                     it.machine.set_speed(speed, now_ns);
-                    if lasts {
-                        self.keep_speed(speed, now_ns);
-                    }
+                }
+            }
+            MirrorOrder::KeepSpeed(speed) => {
+                if self.running().is_some() {
+                    self.keep_speed(speed, now_ns);
                 }
             }
             MirrorOrder::Begin(_) | MirrorOrder::Add(_) => {

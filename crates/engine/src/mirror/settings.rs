@@ -24,16 +24,23 @@ pub fn admin_offline(properties: &Properties) -> Legs {
 
 /// How fast is copied in the background: as was set last, else as in `usual`.
 pub fn speed_of(properties: &Properties, usual: Speed) -> Speed {
+    kept_speed(properties, usual).unwrap_or(usual)
+}
+
+/// Speed of copies that was set last; `usual` has the bound that was not. `None`: none was.
+pub fn kept_speed(properties: &Properties, usual: Speed) -> Option<Speed> {
     let rate = |key: &str| {
         let rate = properties.value(key)?.parse::<u64>().ok();
         rate.filter(|&rate| rate > 0)
     };
-    let floor = rate(FLOOR).unwrap_or(usual.floor);
-    Speed {
+    let (floor, ceiling) = (rate(FLOOR), rate(CEILING));
+    floor.or(ceiling)?;
+    let floor = floor.unwrap_or(usual.floor);
+    Some(Speed {
         floor,
         // One of the two may be usual, and the other one's bound.
-        ceiling: rate(CEILING).unwrap_or(usual.ceiling).max(floor),
-    }
+        ceiling: ceiling.unwrap_or(usual.ceiling).max(floor),
+    })
 }
 
 /// Sets whether the leg of a slot returns only when told to.
@@ -49,14 +56,15 @@ pub fn set_admin_offline(properties: &mut Properties, slot: u8, is: bool) -> Res
     properties.set(OFFLINE, &words(legs))
 }
 
-/// Sets how fast is copied in the background.
+/// Sets how fast is copied in the background; `None`: as usual.
 ///
 /// # Errors
 /// There is no room for it; nothing is set then.
-pub fn set_speed(properties: &mut Properties, speed: Speed) -> Result<(), BadText> {
+pub fn set_speed(properties: &mut Properties, speed: Option<Speed>) -> Result<(), BadText> {
+    let word = |rate: Option<u64>| rate.map_or_else(String::new, |it| it.to_string());
     let mut next = *properties;
-    next.set(FLOOR, &speed.floor.to_string())?;
-    next.set(CEILING, &speed.ceiling.to_string())?;
+    next.set(FLOOR, &word(speed.map(|it| it.floor)))?;
+    next.set(CEILING, &word(speed.map(|it| it.ceiling)))?;
     *properties = next;
     Ok(())
 }
@@ -94,7 +102,7 @@ impl MirrorDevice {
     }
 
     /// Makes it last how fast is copied in the background.
-    pub(super) fn keep_speed(&mut self, speed: Speed, now_ns: u64) {
+    pub(super) fn keep_speed(&mut self, speed: Option<Speed>, now_ns: u64) {
         self.set_lasting(now_ns, |properties| set_speed(properties, speed));
     }
 

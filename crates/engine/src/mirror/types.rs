@@ -157,8 +157,10 @@ pub enum MirrorOrder {
     PauseCheck(bool),
     /// The check ends.
     EndCheck,
-    /// How fast is copied in the background; `true`: the mirror keeps it (row B6).
-    Speed(Speed, bool),
+    /// How fast is copied in the background from now on.
+    Speed(Speed),
+    /// The mirror keeps this speed for its next starts (row B6); `None`: none.
+    KeepSpeed(Option<Speed>),
     /// For the leg with this identifier, whatever its slot: another leg may have taken that since
     /// the caller has seen it.
     Leg(Id, LegOrder),
@@ -367,7 +369,7 @@ pub struct MirrorReport {
     pub adding: u16,
     /// The same of legs that are to be removed.
     pub removing: u16,
-    /// The latest superblock, once it runs.
+    /// The latest superblock, once it runs; its properties are the latest that were set.
     pub superblock: Option<Superblock>,
     /// Its properties are on its legs, durably.
     pub kept: bool,

@@ -489,7 +489,7 @@ impl Service {
     ///
     /// # Errors
     /// There is no such mirror; the caller has gone.
-    pub(super) fn alone_with_mirror(
+    pub(in crate::run) fn alone_with_mirror(
         &self,
         name: &str,
         by: &Caller<'_>,

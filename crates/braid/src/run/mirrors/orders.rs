@@ -166,7 +166,12 @@ impl Service {
     ///
     /// # Errors
     /// It is the last one in sync, or the legs can't be told.
-    pub fn fail_leg(&self, volume: u16, leg: &LegReport) -> Result<(), ControlError> {
+    pub fn fail_leg(
+        &self,
+        volume: u16,
+        leg: &LegReport,
+        change: &Change,
+    ) -> Result<(), ControlError> {
         let report = self.mirror_report(volume)?;
         if report.superblock.is_none() {
             return Err(does_not_run(&self.name(volume)));
@@ -175,14 +180,19 @@ impl Service {
         is_still(&report, leg)?;
         self.has_room(volume, &report, |it| set_admin_offline(it, slot, true))?;
         self.senders.order(volume, of_leg(leg, LegOrder::Fail)?);
-        self.wait_out(volume, slot)
+        self.wait_out(volume, slot, change)
     }
 
     /// A leg returns.
     ///
     /// # Errors
     /// It can't be opened, is not to be used, or the legs can't be told.
-    pub fn restore_leg(&self, volume: u16, leg: &LegReport) -> Result<(), ControlError> {
+    pub fn restore_leg(
+        &self,
+        volume: u16,
+        leg: &LegReport,
+        change: &Change,
+    ) -> Result<(), ControlError> {
         let report = self.mirror_report(volume)?;
         self.make_usable(volume, &report, leg)?;
         // One without a slot says itself which one it is when it is there.
@@ -190,7 +200,7 @@ impl Service {
             return Ok(());
         }
         self.senders.order(volume, of_leg(leg, LegOrder::Return)?);
-        self.wait_kept(volume)
+        self.wait_kept(volume, change)
     }
 
     /// Starts a mirror; `accepts`: whatever name its legs give.

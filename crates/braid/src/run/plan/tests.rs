@@ -2,6 +2,7 @@ use super::*;
 use crate::run::choices::Choices;
 use crate::run::config::tests::parsed;
 use crate::run::config::{Config, Kind, Volume};
+use crate::run::desired::MirrorSettings;
 use crate::run::entries::Origin;
 use crate::run::paths::uris;
 use crate::run::registry::Registry;
@@ -363,27 +364,46 @@ fn verbs_of_legs_are_undone_where_that_can_be() {
 }
 
 #[test]
-fn speed_of_copies_is_set_and_undone() {
-    let bounds = |floor| {
-        let ceiling = 4 << 20;
-        Some(Speed { floor, ceiling })
+fn settings_of_a_mirror_are_set_and_undone() {
+    let mut engine = runs("m", &[]);
+    let usual = MirrorSettings::usual();
+    let all = MirrorSettings {
+        policy: Policy::Numa,
+        speed: Some(Speed {
+            floor: 1 << 10,
+            ceiling: 4 << 20,
+        }),
+        is_paused: true,
     };
-    let speed = |bounds, is_paused| CopySpeed { bounds, is_paused };
-    let (usual, slow) = (bounds(1 << 20), bounds(1 << 10));
-    for (before, after, said) in [
-        (speed(None, false), speed(None, true), "m: pause copies"),
-        (speed(None, true), speed(None, false), "m: resume copies"),
-        (
-            speed(usual, true),
-            speed(slow, true),
-            "m: set copies to 1 KiB/s and 4 MiB/s",
-        ),
-    ] {
-        let set = Change::SetSpeed("m".into(), before.clone(), after.clone());
-        let undo = Change::SetSpeed("m".into(), after, before);
-        assert!(set.can_fail() && set.volume() == "m");
-        assert_eq!((set.to_string().as_str(), set.undo()), (said, Some(undo)));
-    }
+    let mut to = |before: &MirrorSettings, after: &MirrorSettings| {
+        engine.actual[0].now.settings = Some(before.clone());
+        let mut desired = engine.now();
+        desired.volumes[0].settings = Some(after.clone());
+        plan(&desired, &engine.actual)
+    };
+    let words = |plan: &[Change]| plan.iter().map(Change::to_string).collect::<Vec<_>>();
+    let set = to(&usual, &all);
+    let said = [
+        "m: set policy numa",
+        "m: pause copies",
+        "m: set copies to 1 KiB/s at least, 4 MiB/s at most",
+    ];
+    assert_eq!(words(&set), said);
+    assert!(set.iter().all(|it| it.can_fail() && it.volume() == "m"));
+    let undo: Vec<Change> = set.iter().filter_map(Change::undo).collect();
+    assert_eq!(undo, to(&all, &usual));
+    let said = [
+        "m: set policy soonest",
+        "m: resume copies",
+        "m: set copies to the file's speed",
+    ];
+    assert_eq!(words(&undo), said);
+    assert_eq!(to(&all, &all), []);
+    let same = |at: usize, other: usize| set[at].is_of_same(&undo[other]);
+    assert!(same(0, 0) && same(2, 2) && !same(0, 2));
+    // A reload says nothing of them.
+    engine.actual[0].now.settings = None;
+    assert_eq!(plan(&engine.now(), &engine.actual), []);
 }
 
 /// Of a path: whether discovery told of it, and its admin state.
@@ -509,7 +529,7 @@ fn step(world: &mut World, change: &Change, desired: &Desired) {
         Change::SetPolicy(..) | Change::SetPath(..) | Change::SetKeys(..) => {}
         Change::JoinPath(..) | Change::PartPath(..) => panic!("{change}: no file asks for that"),
         Change::Leg(..)
-        | Change::SetSpeed(..)
+        | Change::SetMirror(..)
         | Change::StartMirror(..)
         | Change::StopMirror(..) => panic!("{change}: by verb only"),
     }

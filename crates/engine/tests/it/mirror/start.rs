@@ -69,7 +69,8 @@ fn nothing_is_written_where_a_newer_version_lets_this_one_only_read() {
         };
         for order in [
             MirrorOrder::Check(true),
-            MirrorOrder::Speed(speed, true),
+            MirrorOrder::Speed(speed),
+            MirrorOrder::KeepSpeed(Some(speed)),
             MirrorOrder::Leg(super::made::leg_id(1), LegOrder::Fail),
             MirrorOrder::Leg(super::made::leg_id(1), LegOrder::Return),
         ] {
@@ -433,13 +434,18 @@ fn b6_the_speed_of_rebuilds_is_the_mirrors_and_a_pause_is_not() {
     let disks = made(2, true);
     let speed = |floor, ceiling| Speed { floor, ceiling };
     let mut rig = Rig::ready(&disks);
-    rig.order(MirrorOrder::Speed(speed(2 << 20, 3 << 20), true));
-    rig.order(MirrorOrder::Speed(speed(1, 1), false));
+    let usual = rig.report().speed;
+    rig.order(MirrorOrder::KeepSpeed(Some(speed(2 << 20, 3 << 20))));
+    rig.order(MirrorOrder::Speed(speed(1, 1)));
     rig.run(SECOND, |_| false);
     assert_eq!(rig.report().speed, speed(1, 1));
     rig.stop();
-    let rig = Rig::ready(&disks);
+    let mut rig = Rig::ready(&disks);
     assert_eq!(rig.report().speed, speed(2 << 20, 3 << 20));
+    rig.order(MirrorOrder::KeepSpeed(None));
+    rig.run(SECOND, |_| false);
+    rig.stop();
+    assert_eq!(Rig::ready(&disks).report().speed, usual);
 }
 
 #[test]

@@ -430,12 +430,24 @@ fn choices_pending() {
     ] {
         let said = it.late(words);
         assert!(
-            said.contains(held) && said.contains("take it back"),
+            said.contains(held) && said.contains("takes it back"),
             "{said}"
         );
     }
+    let pending = || it.place.told(&["pending"])["pending"].clone();
+    let all = pending();
+    let words = |at: usize| all[at]["change"].as_str().unwrap();
+    let leg = format!("v0: restore leg {}", it.place.leg("a"));
+    assert_eq!(words(0), "v0: set copies to 2 MiB/s at least, no ceiling");
+    assert_eq!((words(1), all.as_array().unwrap().len()), (&leg[..], 2));
+    let cancel = ["pending", "--cancel", &all[0]["id"].to_string()];
+    let said = it.late(&cancel);
+    assert!(said.contains(held), "{said}");
+    let floor = || it.status()["speed"]["floor"].as_u64().unwrap();
     it.thaw();
+    wait_until(|| (pending() == json!([])).then_some(()));
     it.until_done(&["mirror", "speed", "v0", "--resume"]);
+    assert_ne!(floor(), 2 << 20, "cancelled");
     it.place.until_in_sync();
     it.end();
 }

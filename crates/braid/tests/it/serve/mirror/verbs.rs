@@ -2,6 +2,7 @@
 //! read.
 use super::place::{LEG_BYTES, Place, end, kill, said};
 use crate::serve::process::{Process, at_once, wait_until};
+use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -356,4 +357,64 @@ fn orders_to_a_stopped_mirror_are_refused() {
     assert_eq!(place.told(&["pending"])["pending"], serde_json::json!([]));
     assert_eq!(place.told(&["reload"])["changed"], "no difference");
     end(engine);
+}
+
+/// What a mirror keeps on its legs is a difference from its file like others.
+#[test]
+fn kept_settings_are_listed_and_forgotten() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let mut engine = place.start();
+    place.until_in_sync();
+    let diff = || {
+        let all = place.told(&["diff", "v0"])["differences"].clone();
+        let words = |it: &Value| format!("{} {}", said_of(it, "what"), said_of(it, "now"));
+        all.as_array()
+            .unwrap()
+            .iter()
+            .map(words)
+            .collect::<Vec<_>>()
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(diff(), none);
+    place.told(&["policy", "set", "v0", "latency"]);
+    place.told(&["mirror", "speed", "v0", "--floor", "2MiB/s"]);
+    place.told(&["mirror", "speed", "v0", "--pause"]);
+    place.told(&["mirror", "fail", "v0", "1"]);
+    let leg = format!("leg {} failed", place.leg("b"));
+    let speed = "speed 2 MiB/s at least, no ceiling";
+    assert_eq!(diff(), ["policy latency", "speed paused", speed, &leg]);
+    place.told(&["forget", "v0", "policy"]);
+    assert_eq!(diff(), ["speed paused", speed, &leg]);
+    assert_eq!(place.told(&["policy", "show", "v0"])["policy"], "soonest");
+    place.told(&["mirror", "speed", "v0", "--resume"]);
+    // Its legs keep them, and are asked only while it runs.
+    end(engine);
+    engine = place.start();
+    wait_until(|| (diff() == [speed, &leg]).then_some(()));
+    place.told(&["mirror", "stop", "v0", "--force"]);
+    for what in ["policy", "speed", "legs"] {
+        let output = place.ask(&["forget", "v0", what]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(said(&output).contains("does not run"), "{output:?}");
+    }
+    place.told(&["mirror", "assemble", "v0"]);
+    let forgotten = place.told(&["forget", "v0"]);
+    let changes = [
+        format!("v0: restore leg {}", place.leg("b")),
+        "v0: set copies to the file's speed".to_owned(),
+    ];
+    assert_eq!(forgotten["changed"], json!(changes), "{forgotten}");
+    place.until_in_sync();
+    assert_eq!(diff(), none);
+    end(engine);
+    engine = place.start();
+    place.until_in_sync();
+    assert_eq!(diff(), none);
+    end(engine);
+}
+
+fn said_of<'a>(it: &'a Value, key: &str) -> &'a str {
+    it[key].as_str().unwrap()
 }
