@@ -2,9 +2,10 @@
 //!
 //! # Contract
 //! A command is fetched only when there is room for its completion, so an answer never waits. A
-//! client that writes a doorbell that can't be true ends the lane ([`GivenUp`]), as lost memory does;
-//! what it has in flight ends first. In one turn at most [`TURN_BYTES`] are moved, and a command more: the rest is
-//! the next turn's, so that one lane keeps the others of its thread waiting for a bounded time.
+//! client that writes a doorbell that can't be true ends the lane ([`GivenUp`]), as memory does
+//! that is lost; commands in flight end first. In one turn at most [`TURN_BYTES`] are moved, and a
+//! command more: the rest is the next turn's, so that one lane keeps the others of its thread
+//! waiting for a bounded time.
 //!
 //! A thread may stand still anywhere, and go on when its clients have long written something newer
 //! by other ways (T9). So whether the client has let go of the queue is looked at right before

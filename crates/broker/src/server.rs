@@ -12,6 +12,7 @@ use crate::limits::{DEAF_NS, EAR_STACK_BYTES, FAREWELLS_MAX, NAMESPACES_MAX, QUE
 use crate::limits::{STOP_NS, WORKERS_MAX};
 use crate::order::Orders;
 use crate::session::{Brought, Ear, Reply};
+use crate::transfer::Region;
 use crate::volume::Post;
 use crate::worker::{self, Message, News};
 use nvme::queue::Misbehaved;
@@ -132,8 +133,8 @@ struct Session {
     queue: Option<u64>,
     /// That has ended or was given up: the connection is over, whatever of it is still heard.
     given_up: bool,
-    /// Its answer when a worker has said that it knows.
-    waiting: Option<Answer>,
+    /// Its answer when a worker has said that it knows, and the memory that came.
+    waiting: Option<(Answer, Option<Region>)>,
     /// To end it. Before `replies`: the ear's is the last one.
     socket: Arc<OwnedFd>,
     replies: Sender<Reply>,
@@ -464,11 +465,11 @@ impl Server {
     /// A worker knows of memory that came or went.
     fn acknowledge(&mut self, id: u64) {
         if let Some(session) = self.sessions.get_mut(&id)
-            && let Some(answer) = session.waiting.take()
+            && let Some((answer, memory)) = session.waiting.take()
         {
-            let _ = session
-                .replies
-                .send(Reply::new(&answer, "", Vec::new(), true));
+            let mut reply = Reply::new(&answer, "", Vec::new(), true);
+            reply.memory.extend(memory);
+            let _ = session.replies.send(reply);
         }
     }
 
@@ -506,28 +507,27 @@ impl Server {
             return;
         };
         let mut answer = Answer::to(request);
-        let mut passes = false;
-        let (text, passed) = match self.answer(id, &mut session, request, brought, &mut answer) {
-            Ok(Outcome::Passed(passed)) => (String::new(), passed),
+        let outcome = self.answer(id, &mut session, request, brought, &mut answer);
+        let has_queue = session.queue.is_some();
+        let reply = match outcome {
+            Ok(Outcome::Passed(passed, memory)) => Reply {
+                memory,
+                ..Reply::new(&answer, "", passed, has_queue)
+            },
             Ok(Outcome::Text(text)) => {
                 answer.d = text.len() as u64;
-                (text, Vec::new())
+                Reply::new(&answer, &text, Vec::new(), has_queue)
             }
-            Ok(Outcome::WhenKnown) => {
-                session.waiting = Some(answer);
+            Ok(Outcome::WhenKnown(memory)) => {
+                session.waiting = Some((answer, memory));
                 self.sessions.insert(id, session);
                 return;
             }
-            Err(refusal) => {
-                passes = refusal.passes;
-                answer.error = refusal.errno.raw_os_error().cast_unsigned();
-                answer.d = refusal.why.len() as u64;
-                (refusal.why, Vec::new())
-            }
+            Err(refusal) => Reply {
+                passes: refusal.passes,
+                ..Reply::refusal(request, refusal.errno, &refusal.why, has_queue)
+            },
         };
-        let has_queue = session.queue.is_some();
-        let mut reply = Reply::new(&answer, &text, passed, has_queue);
-        reply.passes = passes;
         let _ = session.replies.send(reply);
         self.sessions.insert(id, session);
     }

@@ -4,10 +4,13 @@
 //! Whatever waits for a client, or for what a client has sent, waits here: receiving (the kernel
 //! closes descriptors for which there is no room), closing what came (a file whose last close waits
 //! for somebody), closing the connection (with descriptors that nobody received), answering who
-//! does not listen. No descriptor of a client's leaves this thread; only mappings do. The next
-//! request is heard when the last one was answered, so one client has one of them waiting at most.
-//! A client without a queue has [`Ear::patience_ns`] for each.
+//! does not listen. So does the allocation of memory that an answer is about: where there is none,
+//! the client gets the error, and the connection ends. No descriptor of a client's leaves this
+//! thread; only mappings do. The next request is heard when the last one was answered, so one
+//! client has one of them waiting at most. A client without a queue has [`Ear::patience_ns`] for
+//! each.
 use crate::limits::{AGAIN_NS, DESCRIPTORS_WAITING_MAX, LEAVING_NS};
+use crate::transfer::Region;
 use crate::worker::News;
 use queue::protocol::{Answer, MESSAGE, Operation, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -43,6 +46,8 @@ pub struct Reply {
     pub bytes: Vec<u8>,
     /// Our own.
     pub descriptors: Vec<OwnedFd>,
+    /// Allocated before it is said.
+    pub memory: Vec<Region>,
     /// The connection has a queue.
     pub has_queue: bool,
     /// It is a refusal for a moment only: worth asking again.
@@ -56,9 +61,26 @@ impl Reply {
         Self {
             bytes,
             descriptors,
+            memory: Vec::new(),
             has_queue,
             passes: false,
         }
+    }
+
+    /// Answer to a request that is refused.
+    pub fn refusal(request: &Request, errno: Errno, why: &str, has_queue: bool) -> Self {
+        let answer = Answer {
+            error: errno.raw_os_error().cast_unsigned(),
+            d: why.len() as u64,
+            ..Answer::to(request)
+        };
+        Self::new(&answer, why, Vec::new(), has_queue)
+    }
+
+    /// Allocates its memory.
+    fn populate(&mut self) -> Result<(), Error> {
+        let mut all = self.memory.drain(..);
+        all.try_for_each(|it| it.memory.populate(it.at, it.len))
     }
 }
 
@@ -111,12 +133,19 @@ impl Ear {
                 Ok(heard) => heard,
                 Err(over) => return over,
             };
-            let Ok(reply) = self.ask(request, brought) else {
+            let Ok(mut reply) = self.ask(request, brought) else {
                 return Over;
             };
             has_queue |= reply.has_queue;
-            if let Err(over) = self.say(&reply, has_queue) {
-                return over;
+            let populated = reply.populate();
+            if let Err(error) = &populated {
+                let why = format!("the server gets no memory for it: {error}");
+                tracing::warn!("a client of user {} is ended: {why}", self.uid);
+                reply = Reply::refusal(&request, error.source, &why, has_queue);
+            }
+            let said = self.say(&reply, has_queue);
+            if said.is_err() || populated.is_err() {
+                return Over;
             }
         }
     }
@@ -197,3 +226,6 @@ impl Ear {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ mod common;
 use common::{Stage, finish, pattern, read, until, write};
 use queue::protocol::{Operation, Request};
 use queue::{Kind, Options, Queue};
+use rustix::fs::FallocateFlags;
 use std::fs::DirEntry;
 use std::io::Write;
 use std::ops::Range;
@@ -150,6 +151,13 @@ fn live(path: &Path, seed: u64) -> ! {
     prepare(&mut queue, &mut random);
     if fate == 2 {
         queue.submit().unwrap();
+    }
+    // With pages taken away that were allocated for it.
+    if random(2) == 0 {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let data = queue.data().unwrap();
+        let len = data.len() as u64;
+        rustix::fs::fallocate(data.file(), flags, 0, len).unwrap();
     }
     die();
 }

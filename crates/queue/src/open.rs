@@ -362,7 +362,11 @@ impl Queue {
     /// # Errors
     /// The system has none; the broker refuses: ENOSPC (as many regions as a queue has), EINVAL.
     pub fn register(&mut self, bytes: u64) -> Result<Region, Error> {
-        self.register_file(sys::memory_file("braid-queue-data", bytes)?, bytes)
+        let file = sys::memory_file("braid-queue-data", bytes)?;
+        let len = usize::try_from(bytes).map_err(|_| Error::system("mmap", Errno::NOMEM))?;
+        // Here, before the broker does: so its pages count as this process's (`memory.max`).
+        Shared::map(&file, len)?.populate(0, len)?;
+        self.register_file(file, bytes)
     }
 
     /// More memory for commands: the first bytes of a memory file of the caller's, which can't

@@ -26,7 +26,8 @@ pub enum Operation {
     /// data memory or 0; descriptors: queue memory, kick, interrupt (`user_irq`), data memory (if
     /// any).
     Open,
-    /// Registers memory. Request: c bytes; descriptor: a memory file. Answer: c its address.
+    /// Registers memory. Request: c bytes; descriptor: a memory file. Answer: c its address. If its
+    /// pages cannot be allocated, the connection ends behind the error.
     Register,
     /// Unregisters memory. Request: c its address.
     Unregister,

@@ -41,12 +41,12 @@ pub fn refuse<T>(errno: Errno, why: impl Into<String>) -> Result<T, Refusal> {
 
 /// Outcome of a request.
 pub enum Outcome {
-    /// It is answered, with descriptors.
-    Passed(Vec<OwnedFd>),
+    /// It is answered, with descriptors, when this memory is allocated.
+    Passed(Vec<OwnedFd>, Vec<Region>),
     /// It is answered with a text.
     Text(String),
-    /// It is answered when the worker says that it knows.
-    WhenKnown,
+    /// It is answered when the worker says that it knows, and this memory is allocated.
+    WhenKnown(Option<Region>),
 }
 
 impl From<Error> for Refusal {
@@ -65,6 +65,7 @@ impl Server {
     ) -> Result<Outcome, Refusal> {
         let (header, grant) = self.admit(session, request)?;
         let made = make(&header, request.c, Coalescing::parse(request.d))?;
+        let memory = made.data.iter().cloned().collect();
         (answer.a, answer.b) = (header.number, header.namespaces);
         answer.c = header.layout.bytes() as u64;
         answer.d = if request.c > 0 { region_address(1) } else { 0 };
@@ -100,7 +101,7 @@ impl Server {
         session.queue = Some(id);
         self.crews[worker].queues += 1;
         self.crews[worker].send(Message::Add(Box::new(lane)));
-        Ok(Outcome::Passed(made.passed))
+        Ok(Outcome::Passed(made.passed, memory))
     }
 
     /// Queue that a client gets, and its rights on it.
@@ -260,9 +261,9 @@ impl Server {
 
     fn set_region(&self, id: u64, number: usize, region: Option<Region>) -> Outcome {
         if let Some(place) = self.places.find(id) {
-            self.crews[place.worker].send(Message::Region(id, number, region));
+            self.crews[place.worker].send(Message::Region(id, number, region.clone()));
         }
-        Outcome::WhenKnown
+        Outcome::WhenKnown(region)
     }
 
     fn place(&self, session: &Session) -> Option<(u64, &Place)> {
@@ -280,7 +281,7 @@ impl Server {
         answer.a = view.block_shift.into();
         answer.b = view.read_only.into();
         answer.c = view.blocks;
-        Ok(Outcome::Passed(Vec::new()))
+        Ok(Outcome::Passed(Vec::new(), Vec::new()))
     }
 
     pub(super) fn identity(
@@ -331,6 +332,8 @@ fn make(header: &Header, data_bytes: u64, coalescing: Coalescing) -> Result<Made
     let bytes = header.layout.bytes();
     let ring = memory_file("braid-queue", bytes as u64)?;
     let memory = Arc::new(Shared::map_guarded(&ring, bytes)?);
+    // Pages for lists are few clients' need: they are allocated as they are used.
+    memory.populate(0, header.layout.lists_at())?;
     header.store(&memory);
     let event = |event: Result<Event, Errno>| event.and_then(|event| event.try_clone());
     let system = |source| Error {

@@ -303,3 +303,17 @@ fn a_deallocate_without_end_keeps_no_other_queue_waiting() {
     assert!(finish(&mut other).status.is_success());
     assert!(read(&mut other, 6, 60_000, 1).unwrap() == [0; 4096]);
 }
+
+/// So that no access of the broker has to allocate a page.
+#[test]
+fn registered_memory_is_allocated_at_once() {
+    let stage = Stage::plain();
+    let mut queue = stage.poll();
+    let own = queue.register(3 << 20).unwrap();
+    let sparse = sys::memory_file("sparse", 64 << 10).unwrap();
+    let given = queue.register_file(sparse, 64 << 10).unwrap();
+    for region in [queue.data().unwrap(), &own, &given] {
+        let allocated = rustix::fs::fstat(region.file()).unwrap().st_blocks * 512;
+        assert_eq!(allocated, region.len() as i64);
+    }
+}
