@@ -76,6 +76,8 @@ pub struct Config {
 /// The state of one shaped port.
 pub struct Shaper {
     config: Config,
+    /// It has no figures, but for a stall.
+    is_plain: bool,
     stall: Stall,
     servers: Servers,
     bandwidth: Bandwidth,
@@ -84,11 +86,24 @@ pub struct Shaper {
     tail: Tail,
 }
 
+impl Config {
+    /// Whether it delays nothing, but for a stall.
+    fn is_plain(self) -> bool {
+        let stall_until_ns = self.stall_until_ns;
+        let plain = Self {
+            stall_until_ns,
+            ..Self::default()
+        };
+        self == plain
+    }
+}
+
 impl Shaper {
     /// A port on which nothing waits. `seed` drives jitter and tail.
     pub fn new(config: Config, seed: u64) -> Self {
         Shaper {
             config,
+            is_plain: config.is_plain(),
             stall: Stall::new(config.stall_until_ns),
             servers: Servers::new(config.servers, config.service_ns),
             bandwidth: Bandwidth::new(config.bytes_per_s),
@@ -121,6 +136,14 @@ impl Shaper {
         self.jitter.configure(config.jitter_ns);
         self.tail.configure(config.tail_per_million, config.tail_ns);
         self.config = config;
+        self.is_plain = config.is_plain();
+    }
+
+    /// Whether a command that arrives now may be executed at once, whatever it is: the port has no
+    /// figures, and stands still no more. Such commands need not be admitted.
+    #[inline]
+    pub fn is_open(&self, now_ns: u64) -> bool {
+        self.is_plain && self.stall.is_over(now_ns)
     }
 
     /// Admits a command of `bytes` that arrived now. Returns when it may be executed on the port's

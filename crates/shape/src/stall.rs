@@ -39,6 +39,12 @@ impl Stall {
         PortTime(now_ns.saturating_sub(self.behind_ns + stood))
     }
 
+    /// Whether the port's clock goes on: what is due at its present time is due now.
+    #[inline]
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        now_ns >= self.until_ns
+    }
+
     /// Returns when the port's clock will show `at`, if the stall does not change again.
     pub fn due_ns(&self, at: PortTime) -> u64 {
         let due = at.0.saturating_add(self.behind_ns);

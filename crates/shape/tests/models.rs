@@ -57,6 +57,25 @@ fn run(shaper: &mut Shaper, arrivals: &[(u32, u64)]) -> Vec<(u64, PortTime)> {
 }
 
 proptest! {
+    /// What is not admitted to an open port would have been let go of at once.
+    #[test]
+    fn open_port_lets_go_of_commands_at_once(
+        config in config(), plain: bool, until in 0..5 * MS, stall in 0..5 * MS, now in 0..9 * MS,
+        bytes in 0u32..=1 << 20,
+    ) {
+        let config = if plain { Config::default() } else { config };
+        let mut shaper = Shaper::new(Config { stall_until_ns: until, ..config }, 1);
+        shaper.configure(Config { stall_until_ns: stall, ..config }, now / 2);
+        let is_open = shaper.is_open(now);
+        let admitted = shaper.admit(bytes, now);
+        prop_assert_eq!(is_open && plain, is_open && shaper.due_ns(admitted) <= now);
+        prop_assert_eq!(shaper.is_open(now.max(until).max(stall)), shaper.config() == Config {
+            stall_until_ns: stall, ..Config::default()
+        });
+    }
+}
+
+proptest! {
     #[test]
     fn never_earlier_than_the_delay(config in config(), arrivals in arrivals()) {
         let mut shaper = Shaper::new(config, 1);

@@ -38,7 +38,11 @@ impl Port {
     }
 
     /// A command arrived. True: it may begin now; else [`Port::pop_due`] will name it.
+    #[inline]
     pub(super) fn admit(&mut self, slot: u32, bytes: u32, now_ns: u64) -> bool {
+        if self.waiting.is_empty() && self.shaper.is_open(now_ns) {
+            return true;
+        }
         let due = self.shaper.admit(bytes, now_ns);
         let nothing_before = self.due_ns().is_none_or(|first| first > now_ns);
         if self.shaper.due_ns(due) <= now_ns && nothing_before {
