@@ -74,6 +74,12 @@ impl Client {
         }
     }
 
+    /// Whether what it would hold with so much more comes back soon.
+    #[inline]
+    pub fn turns_over(&self, need: u64, now_ns: u64) -> bool {
+        self.motion.turns_over(self.held + need, now_ns)
+    }
+
     /// Whether a request of it waits for memory.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()

@@ -21,7 +21,9 @@
 //! Zeroes take [`ZEROES_BYTES`] of what is shared for good. The own pieces are at most a quarter of
 //! the arena, or half of it where each is one block of memory, so that the largest request fits the
 //! rest; see [`OWN_MAX`]. A waiting line has one place per client, and one per request.
+use super::clients::Client;
 use super::debts::{Debts, Kept, Paid};
+use super::table::Work;
 use super::{Devices, NbdServer};
 use crate::buddy::Buddy;
 use crate::limits::{EXPORT_ARENA_MIN, KEPT_SHARE, OWN_MAX, ZEROES_BYTES};
@@ -86,6 +88,35 @@ impl Pool {
         }
     }
 
+    /// Memory of its client's own for a request, or none where it needs none.
+    #[inline]
+    fn take_own(&mut self, work: &mut Work, client: &mut Client) -> bool {
+        if work.need == 0 {
+            return true;
+        }
+        if client.own_used || work.need > self.own_bytes {
+            return false;
+        }
+        client.own_used = true;
+        self.own_free -= self.own_bytes;
+        work.allocate_own(self.own_at + u64::from(work.client) * self.own_bytes);
+        true
+    }
+
+    /// All memory of a request of what is shared, if its client may have that, and it is there.
+    #[inline]
+    fn take_shared(&mut self, work: &mut Work, client: &mut Client, now_ns: u64) -> bool {
+        let (holding, free) = (client.held + work.need, self.shared.free_bytes());
+        // Whether clients move data is asked for only where that counts.
+        let may = holding + self.kept <= free
+            || (holding <= free && client.turns_over(work.need, now_ns));
+        let taken = may && work.allocate(&mut self.shared);
+        if taken {
+            client.held = holding;
+        }
+        taken
+    }
+
     /// Bytes in no request.
     pub fn free_bytes(&self) -> u64 {
         self.shared.free_bytes() + self.own_free + u64::from(self.zeroes.bytes())
@@ -118,47 +149,31 @@ impl NbdServer {
     /// All memory of a request, if its client may have it, it is there and nobody waits for it.
     #[inline]
     pub(super) fn take_memory(&mut self, ticket: u32) -> bool {
-        let need = self.need(ticket);
-        let is_next = |it: &Self| it.pool.line.is_empty() || it.turns_over(ticket);
-        self.take_own(ticket, need) || (is_next(self) && self.take_shared(ticket, need))
+        let work = &mut self.table[ticket];
+        let client = &mut self.clients[usize::from(work.client)];
+        let now_ns = self.course.now_ns;
+        self.pool.take_own(work, client)
+            || (self.pool.line.is_empty() || client.turns_over(work.need, now_ns))
+                && self.pool.take_shared(work, client, now_ns)
     }
 
-    /// Memory of its client's own, or none where it needs none.
-    #[inline]
-    fn take_own(&mut self, ticket: u32, need: u64) -> bool {
+    /// As [`Pool::take_own`].
+    fn take_own(&mut self, ticket: u32) -> bool {
         let work = &mut self.table[ticket];
-        let it = &mut self.clients[usize::from(work.client)];
-        if need > 0 && !it.own_used && need <= self.pool.own_bytes {
-            it.own_used = true;
-            self.pool.own_free -= self.pool.own_bytes;
-            let at = self.pool.own_at + u64::from(work.client) * self.pool.own_bytes;
-            work.allocate_own(work.block, at);
-            return true;
-        }
-        need == 0
+        let client = &mut self.clients[usize::from(work.client)];
+        self.pool.take_own(work, client)
     }
 
-    fn take_shared(&mut self, ticket: u32, need: u64) -> bool {
-        let may = self.may_take(ticket, need);
+    /// As [`Pool::take_shared`].
+    fn take_shared(&mut self, ticket: u32) -> bool {
         let work = &mut self.table[ticket];
-        let taken = may && work.allocate(work.block, &mut self.pool.shared);
-        if taken {
-            self.clients[usize::from(work.client)].held += need;
-        }
-        taken
+        let client = &mut self.clients[usize::from(work.client)];
+        self.pool.take_shared(work, client, self.course.now_ns)
     }
 
     /// Bytes of the arena that a request takes.
     fn need(&self, ticket: u32) -> u64 {
         self.table[ticket].need
-    }
-
-    /// Whether enough is free of what is shared.
-    fn may_take(&self, ticket: u32, need: u64) -> bool {
-        let holding = self.clients[usize::from(self.table[ticket].client)].held + need;
-        let free = self.pool.shared.free_bytes();
-        // Whether clients move data is asked for only where that counts.
-        holding + self.pool.kept <= free || (holding <= free && self.turns_over(ticket))
     }
 
     /// Shared memory that must be free: one request each is allowed when it is there; then, as
@@ -175,9 +190,8 @@ impl NbdServer {
 
     /// Whether what its client would hold comes back soon.
     fn turns_over(&self, ticket: u32) -> bool {
-        let client = &self.clients[usize::from(self.table[ticket].client)];
-        let holding = client.held + self.need(ticket);
-        client.motion.turns_over(holding, self.course.now_ns)
+        let work = &self.table[ticket];
+        self.clients[usize::from(work.client)].turns_over(work.need, self.course.now_ns)
     }
 
     /// Payload of a client has moved.
@@ -240,7 +254,7 @@ impl NbdServer {
         let Some(&ticket) = waiting.iter().find(fits) else {
             return false;
         };
-        if !self.take_own(ticket, self.need(ticket)) {
+        if !self.take_own(ticket) {
             return false;
         }
         self.waits_no_more(client, ticket);
@@ -253,7 +267,7 @@ impl NbdServer {
         let Some(&ticket) = self.clients[usize::from(client)].waiting.front() else {
             return false;
         };
-        if !self.turns_over(ticket) || !self.take_shared(ticket, self.need(ticket)) {
+        if !self.turns_over(ticket) || !self.take_shared(ticket) {
             return false;
         }
         self.waits_no_more(client, ticket);
@@ -275,7 +289,7 @@ impl NbdServer {
                 // It has to finish something, or others have.
                 self.pool.served_from = self.pool.served_from.min(from);
                 at += 1;
-            } else if self.take_shared(ticket, self.need(ticket)) {
+            } else if self.take_shared(ticket) {
                 self.waits_no_more(client, ticket);
                 if self.pool.line.get(at) == Some(&client) {
                     self.pool.line.remove(at);
@@ -305,9 +319,8 @@ impl NbdServer {
 
     /// Nothing refers to a request's memory any more.
     pub(super) fn release(&mut self, ticket: u32) {
-        let need = self.need(ticket);
         let work = &mut self.table[ticket];
-        let (client, stage) = (work.client, work.pipeline.stage());
+        let (client, stage, need) = (work.client, work.pipeline.stage(), work.need);
         work.pipeline.enter(Stage::Free);
         if stage == Stage::Memory {
             // A write whose client went away.
