@@ -391,7 +391,7 @@ impl Multipath {
         {
             queue.handle_sent(cookie);
             // This may come after the turn; what it ends must not wait for another event.
-            if sessions.drain_queue(at, now_ns) {
+            if queue.may_have_event() && sessions.drain_queue(at, now_ns) {
                 let (path, on) = sessions.path(at);
                 on.out.touch(&mut path.session, role);
             }

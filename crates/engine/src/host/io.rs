@@ -407,20 +407,18 @@ impl VolumeIo<'_> {
         }
     }
 
-    /// A command has ended.
+    /// A command has ended, whose slot of the queue is free.
     fn completed(&mut self, at: PathIndex, completed: &Completed, now_ns: u64) {
         let Some(index) = self.on.ios.find(completed.token) else {
             assert!(is_final_flush(completed.token), "a command ended of no I/O");
             let done = completed.status.is_success();
-            self.volume.paths[at].final_flush_ended(completed.token, done);
-            return self.refill(at, now_ns); // it had a slot of the queue as well
+            return self.volume.paths[at].final_flush_ended(completed.token, done);
         };
         if completed.status.is_success() {
             self.finish(at, index, Outcome::Done, true, now_ns);
         } else {
             self.failed(at, index, completed.status, now_ns);
         }
-        self.refill(at, now_ns);
     }
 
     /// A command has ended, and not well.

@@ -310,6 +310,9 @@ impl Sessions<'_> {
                 Err(error) => self.gave_up(at, Role::Io, error, now_ns),
             }
         }
+        if any {
+            self.io().refill(at, now_ns);
+        }
         if any && let Some(admin) = &mut self.volume.paths[at].session.admin {
             admin.note_traffic(now_ns);
         }

@@ -212,6 +212,12 @@ impl IoQueue {
         self.connection.handle_sent(token);
     }
 
+    /// Whether [`Self::poll_event`] may have one.
+    #[inline]
+    pub fn may_have_event(&self) -> bool {
+        !matches!(self.phase, Phase::Ready(true)) || self.connection.has_end()
+    }
+
     /// Returns the next event; `None`: there is none.
     #[inline]
     pub fn poll_event(&mut self) -> Option<QueueEvent> {

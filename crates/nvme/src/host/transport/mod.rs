@@ -213,6 +213,12 @@ impl Connection {
         }
     }
 
+    /// Whether a command has ended, or the connection.
+    #[inline]
+    pub fn has_end(&self) -> bool {
+        self.slots.has_ended() || self.error.is_some()
+    }
+
     /// Takes the end of a command.
     #[inline]
     pub fn poll_end(&mut self) -> Option<Completed> {

@@ -220,6 +220,12 @@ impl Slots {
         }
     }
 
+    /// Whether [`Self::take_end`] has one.
+    #[inline]
+    pub fn has_ended(&self) -> bool {
+        self.ended != NONE
+    }
+
     /// The driver now reads a range of the command's buffer.
     #[inline]
     pub fn lend(&mut self, index: Index) {
@@ -242,7 +248,10 @@ impl Slots {
         let slot = &mut self.slots[usize::from(index)];
         slot.lent -= 1;
         if slot.lent == 0 {
-            self.lenders.remove(at);
+            match at {
+                0 => drop(self.lenders.pop_front()),
+                at => drop(self.lenders.remove(at)),
+            }
             if slot.state == State::Ended {
                 self.push_ended(index);
             }
