@@ -191,10 +191,12 @@ impl Commands {
         slots.filter_map(|slot| slot.checked_sub(1))
     }
 
-    /// Frees a token of a connection, whose next command may have it.
+    /// Frees a token of a connection, whose next command may have it. Returns the slot of the
+    /// command that had it.
     #[inline]
-    pub(super) fn free_token(&mut self, connection: u32, token: u32) {
-        self.by_token[connection as usize][token as usize] = 0;
+    pub(super) fn free_token(&mut self, connection: u32, token: u32) -> Option<u32> {
+        let slot = self.by_token[connection as usize].get_mut(token as usize)?;
+        core::mem::take(slot).checked_sub(1)
     }
 
     /// Frees a slot, whose token was freed before.

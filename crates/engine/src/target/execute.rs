@@ -309,10 +309,9 @@ impl TargetEngine {
 
     /// No host refers to a command or its buffer any more.
     fn released(&mut self, connection: u32, token: u32) {
-        let Some(slot) = self.commands.find(connection, token) else {
+        let Some(slot) = self.commands.free_token(connection, token) else {
             return;
         };
-        self.commands.free_token(connection, token);
         let command = &mut self.commands[slot];
         assert!(!command.stage.is_waiting(), "released in a line");
         if command.loans > 0 {

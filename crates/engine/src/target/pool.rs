@@ -311,6 +311,7 @@ impl Pool {
         }
     }
 
+    #[inline]
     fn try_take(
         &mut self,
         connection: u32,
