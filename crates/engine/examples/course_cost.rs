@@ -4,11 +4,12 @@
 //! cargo build --profile dist -p braid-engine --example course_cost
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
 //!     --toggle-collect='course_cost::measured_engine*' \
-//!     target/dist/examples/course_cost [nvme] [write]
+//!     target/dist/examples/course_cost [nvme] [two] [deep] [write]
 //! ```
-//! An NBD client has 32 requests in flight to an engine whose volume is a local device, or with
-//! `nvme` one path to a target over a local device. The count that callgrind prints, divided by the
-//! requests that this program prints, is the result; `measured_target*` counts the target's side.
+//! An NBD client has 32 requests in flight, or with `deep` 128, to an engine whose volume is a local
+//! device, or with `nvme` one path to a target over a local device, with `two` two paths. The count
+//! that callgrind prints, divided by the requests that this program prints, is the result;
+//! `measured_target*` counts the target's side, `measured_*` both.
 #[path = "../tests/it/common/config.rs"]
 mod configured;
 
@@ -22,7 +23,6 @@ use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use nvme::host::AnaState;
 
 const ROUNDS: u64 = 1_000;
-const BATCH: u32 = 32;
 const BYTES: u32 = 4096;
 const NQN: &str = "nqn.2026-01.org.example:cost";
 const SECOND: u64 = 1_000_000_000;
@@ -55,7 +55,8 @@ struct Node<M> {
     /// Requests that the device has.
     asked: Vec<u32>,
     dirty: Vec<ConnId>,
-    opened: Vec<ConnId>,
+    /// Connections that it wants, and to which address.
+    opened: Vec<(ConnId, u32)>,
 }
 
 impl Stream {
@@ -134,7 +135,7 @@ impl<M: Machine> Node<M> {
                 match output {
                     Output::Transmit(conn) => self.dirty.push(conn),
                     Output::Device(request) => self.asked.push(request.id),
-                    Output::Open { conn, .. } => self.opened.push(conn),
+                    Output::Open { conn, address } => self.opened.push((conn, address)),
                     Output::Resume(_) => {}
                     other => unreachable!("{other:?}"),
                 }
@@ -163,15 +164,15 @@ fn measured_target(target: &mut Node<TargetEngine>, now_ns: u64) {
     target.turn(now_ns);
 }
 
-fn engine(over_nvme: bool) -> Core {
-    let kind = if over_nvme {
-        PathKind::NvmeTcp {
-            address: 0,
+/// The engine, with so many paths over NVMe/TCP; 0: with a local device.
+fn engine(over_nvme: u32) -> Core {
+    let kind = |address| match over_nvme {
+        1.. => PathKind::NvmeTcp {
+            address,
             subsystem: NQN.into(),
             nsid: None,
-        }
-    } else {
-        PathKind::Device {
+        },
+        0 => PathKind::Device {
             device: LocalDevice(0),
             bytes: 1 << 29,
             block_shift: 9,
@@ -179,11 +180,11 @@ fn engine(over_nvme: bool) -> Core {
             read_only: false,
             deallocate_zeroes: false,
             hole_bytes: 0,
-        }
+        },
     };
-    let path = PathConfig {
-        uri: "p0".into(),
-        kind,
+    let path = |number| PathConfig {
+        uri: format!("p{number}"),
+        kind: kind(number),
         distance: 10,
         throughput: 1,
         numbers: PathConfig::ANY_NUMBER,
@@ -192,7 +193,7 @@ fn engine(over_nvme: bool) -> Core {
         name: "v0".into(),
         policy: policy::Policy::RoundRobin { bytes: 0 },
         knobs: policy::Knobs::default(),
-        paths: vec![path],
+        paths: (0..over_nvme.max(1)).map(path).collect(),
         recovery: Recovery::default(),
     }]));
     let export = ExportConfig {
@@ -210,14 +211,22 @@ fn engine(over_nvme: bool) -> Core {
     engine
 }
 
-fn target() -> TargetConfig {
+/// The target, with so many ports.
+fn target(ports: u32) -> TargetConfig {
+    let port = |number: u16| PortConfig {
+        id: number + 1,
+        traddr: "127.0.0.1".into(),
+        trsvcid: (4420 + number).to_string(),
+        ipv6: false,
+        ana: AnaState::Optimized,
+    };
     TargetConfig {
         subsystem: SubsystemConfig {
             nqn: NQN.into(),
             serial: "1".into(),
             model: "cost".into(),
             cntlid_min: 1,
-            cntlid_max: 1,
+            cntlid_max: ports as u16,
             namespaces: vec![NamespaceConfig {
                 nsid: 1,
                 blocks: 1 << 20,
@@ -228,13 +237,7 @@ fn target() -> TargetConfig {
                 read_only: false,
                 deallocate_zeroes: true,
             }],
-            ports: vec![PortConfig {
-                id: 1,
-                traddr: "127.0.0.1".into(),
-                trsvcid: "4420".into(),
-                ipv6: false,
-                ana: AnaState::Optimized,
-            }],
+            ports: (0..ports as u16).map(port).collect(),
             hosts: Vec::new(),
             entries_max: 128,
             io_queues_max: 1,
@@ -248,7 +251,7 @@ fn target() -> TargetConfig {
             lba_status: true,
             connections_max: 4,
         },
-        shapes: vec![shape::Config::default()],
+        shapes: vec![shape::Config::default(); ports as usize],
         devices: vec![LocalDevice(0)],
         arena_bytes: 16 << 20,
         seed: 1,
@@ -286,9 +289,9 @@ impl Course {
                 }
             }
             measured_engine(&mut self.engine, self.now_ns);
-            let opened: Vec<ConnId> = self.engine.opened.drain(..).collect();
-            for near in opened {
-                let Some(far) = self.target.machine.handle_accepted(0, self.now_ns) else {
+            let opened: Vec<_> = self.engine.opened.drain(..).collect();
+            for (near, port) in opened {
+                let Some(far) = self.target.machine.handle_accepted(port, self.now_ns) else {
                     unreachable!("there are as many places");
                 };
                 self.engine.machine.handle_connected(near, self.now_ns);
@@ -346,8 +349,16 @@ fn main() {
     } else {
         Kind::Read
     };
-    let mut engine = Node::new(engine(has("nvme")), EXPORT_ARENA_MIN);
-    let Ok(machine) = TargetEngine::new(target()) else {
+    let paths = match (has("nvme"), has("two")) {
+        (false, _) => 0,
+        (true, false) => 1,
+        (true, true) => 2,
+    };
+    let batch = if has("deep") { 128 } else { 32 };
+    let target = target(paths.max(1));
+    let target_arena = target.arena_bytes;
+    let mut engine = Node::new(engine(paths), EXPORT_ARENA_MIN);
+    let Ok(machine) = TargetEngine::new(target) else {
         unreachable!("a target that can be");
     };
     let Some(conn) = engine.machine.handle_accepted(0, SECOND) else {
@@ -357,7 +368,7 @@ fn main() {
     client.handle_connected(0);
     let mut course = Course {
         engine,
-        target: Node::new(machine, target().arena_bytes),
+        target: Node::new(machine, target_arena),
         pairs: Vec::new(),
         client,
         conn: conn.0 as usize,
@@ -369,12 +380,12 @@ fn main() {
     }
     let mut done = 0;
     for _ in 0..ROUNDS {
-        for token in 0..BATCH {
+        for token in 0..batch {
             let request = Request::new(token, kind, u64::from(token * BYTES), BYTES);
             assert!(course.client.submit(&request).is_ok());
         }
         done += course.settle();
     }
-    assert_eq!(u64::from(done), ROUNDS * u64::from(BATCH));
+    assert_eq!(u64::from(done), ROUNDS * u64::from(batch));
     println!("{done} requests");
 }

@@ -5,8 +5,8 @@
 //! (over local devices, so that no protocol is in it), `host_cost` and `target_cost`, the two sides
 //! of NVMe/TCP, and `nbd_cost`, both sides of NBD. `overlap_cost` and writes of `mirror_cost` are
 //! there with 128 and 1,024 in flight: a cost that grows with these is a scan. `course_cost` is a
-//! request's whole course through an engine and a target, `queue_cost` through the queue server,
-//! either with 32 in flight. `sim_cost` is a simulated world of two paths.
+//! request's whole course through an engine and a target, with 32 in flight but where it says 128,
+//! `queue_cost` through the queue server, with 32. `sim_cost` is a simulated world of two paths.
 use super::callgrind;
 use crate::prelude::*;
 
@@ -50,6 +50,10 @@ course: NBD to NVMe/TCP, read; engine course_cost nvme; in measured_engine
 course: NBD to NVMe/TCP, write; engine course_cost nvme write; in measured_engine
 course: target to a device, read; engine course_cost nvme; in measured_target
 course: target to a device, write; engine course_cost nvme write; in measured_target
+course: NBD to target, 2 paths, read; engine course_cost nvme two; in measured_
+course: NBD to target, 2 paths, write; engine course_cost nvme two write; in measured_
+course: NBD to target, 2 paths, read, 128; engine course_cost nvme two deep; in measured_
+course: NBD to target, 2 paths, write, 128; engine course_cost nvme two deep write; in measured_
 course: queue to null, read; broker queue_cost; in measured
 course: queue to null, write; broker queue_cost write; in measured
 simulated world: queue-depth; sim sim_cost queue-depth; simulated
