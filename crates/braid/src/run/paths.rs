@@ -49,7 +49,7 @@ impl Running {
     pub fn spare_unclean(&self, path: PathIndex, force: bool) -> Result<(), String> {
         match self.entries().get(path) {
             Some(it) if self.all_at_once && !it.is_there() && !force => Err(format!(
-                "{}: {UNCLEAN} force it if you mean it",
+                "{}: {UNCLEAN} --force removes it all the same",
                 it.config().uri
             )),
             _ => Ok(()),
@@ -314,8 +314,8 @@ impl Service {
             }
             if !force {
                 return Err(format!(
-                    "{uri} is the last path of its volume: its I/O would wait; force it if you \
-                     mean it"
+                    "{uri} is the last path of its volume: its I/O would wait (--force: all the \
+                     same)"
                 ));
             }
         }

@@ -130,7 +130,7 @@ impl Volume {
             return Ok(());
         }
         Err(format!(
-            "{} is the last usable path of its volume: its I/O would wait; force it if you mean it",
+            "{} is the last usable path of its volume: its I/O would wait (--force: all the same)",
             path.uri
         ))
     }

@@ -258,7 +258,7 @@ pub(super) fn in_doubt(path: &Path) -> String {
     };
     format!(
         "{uri} {what} acknowledged writes that were never flushed: wait until it is back, or \
-         force it; the next flush of its volume will fail then"
+         use --force; the next flush of its volume will fail then"
     )
 }
 
@@ -266,7 +266,7 @@ pub(super) fn in_doubt(path: &Path) -> String {
 pub(super) fn too_early(path: &Path) -> String {
     format!(
         "{} may have acknowledged writes of the mirror's owner before that were never flushed: \
-         wait until it is back, or until the mirror runs, or force it; a flush will fail then",
+         wait until it is back, or until the mirror runs, or use --force; a flush will fail then",
         path.uri
     )
 }

@@ -267,7 +267,7 @@ pub(super) fn check(keys: &ExportKeys, address: SocketAddr) -> Result<(), (&'sta
         check_nqn("hosts", host).map_err(|text| ("hosts", text))?;
     }
     if address.ip().is_unspecified() {
-        let text = format!("{address} is every address, and hosts are told one: listen on that");
+        let text = format!("{address} is every address; discovery tells hosts of one: write that");
         return Err(("nvme", text));
     }
     let serial = keys.serial.as_deref().unwrap_or_default();

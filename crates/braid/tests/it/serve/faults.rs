@@ -397,7 +397,10 @@ fn paths_change_under_load_and_what_was_chosen_survives_a_restart() {
     assert_eq!(states(&pair), [is(&two, "live")]);
     for verb in ["remove", "fail", "drain"] {
         let why = refusal(&pair, &["path", verb, "v0", "1"]);
-        assert!(why.contains("last usable path"), "{verb}: {why}");
+        assert!(
+            why.contains("last usable path") && why.contains("--force"),
+            "{verb}: {why}"
+        );
     }
     pair.ask(&["path", "add", "v0", &one], "c.sock");
     pair.ask(&["path", "drain", "v0", &two], "c.sock");

@@ -170,7 +170,8 @@ fn the_last_usable_path_leaves_by_force_only_and_its_io_waits() {
         fleet.change(Change::DrainPath(0, P0, false)).unwrap_err(),
     ];
     for why in whys {
-        let said = why.contains("last usable path") && why.contains("p0");
+        let parts = ["last usable path", "p0", "--force"];
+        let said = parts.iter().all(|it| why.contains(it));
         assert!(said, "{why}");
     }
     fleet.load(500);
