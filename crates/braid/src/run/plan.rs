@@ -84,10 +84,12 @@ pub enum Change {
     Leg(String, Box<LegReport>, LegVerb),
     /// Another setting of a mirror, of the same kind: before and after.
     SetMirror(String, MirrorSetting, MirrorSetting),
-    /// A mirror that was stopped starts, and has these exports, which listen.
-    StartMirror(String, MirrorStart, Vec<Export>),
-    /// A mirror ends in order. None of its exports listens; it has these when it starts again.
-    StopMirror(String, Vec<Export>),
+    /// A mirror that was stopped starts: exports that it had, and those that it has then, which
+    /// listen.
+    StartMirror(String, MirrorStart, Vec<Export>, Vec<Export>),
+    /// A mirror ends in order: exports that it had, and those that it has when it starts again.
+    /// None of them listens.
+    StopMirror(String, Vec<Export>, Vec<Export>),
     /// A path that the engine has leaves a volume.
     RemovePath(String, PathSpec),
     /// A leg of a mirror is none any more.
@@ -133,7 +135,7 @@ impl Change {
             | Self::Leg(volume, ..)
             | Self::SetMirror(volume, ..)
             | Self::StartMirror(volume, ..)
-            | Self::StopMirror(volume, _)
+            | Self::StopMirror(volume, ..)
             | Self::RemovePath(volume, _)
             | Self::RemoveLeg(volume, _)
             | Self::ForgetPath(volume, _)
@@ -205,9 +207,9 @@ impl Change {
             Self::Leg(mirror, leg, LegVerb::Fail) => Self::Leg(mirror, leg, LegVerb::Restore),
             Self::Leg(mirror, leg, LegVerb::Restore) => Self::Leg(mirror, leg, LegVerb::Fail),
             Self::SetMirror(mirror, before, after) => Self::SetMirror(mirror, after, before),
-            Self::StartMirror(mirror, _, exports) => Self::StopMirror(mirror, exports),
-            Self::StopMirror(mirror, exports) => {
-                Self::StartMirror(mirror, MirrorStart::default(), exports)
+            Self::StartMirror(mirror, _, before, after) => Self::StopMirror(mirror, after, before),
+            Self::StopMirror(mirror, before, after) => {
+                Self::StartMirror(mirror, MirrorStart::default(), after, before)
             }
             Self::RemovePath(volume, path) => Self::AddPath(volume, path),
             Self::RemoveLeg(mirror, leg) => Self::AddLeg(mirror, leg),
@@ -259,7 +261,7 @@ impl fmt::Display for Change {
                 }
             },
             Self::StartMirror(mirror, ..) => write!(f, "start mirror {mirror}"),
-            Self::StopMirror(mirror, _) => write!(f, "stop mirror {mirror}"),
+            Self::StopMirror(mirror, ..) => write!(f, "stop mirror {mirror}"),
             Self::MoveExport(from, to, export) => {
                 write!(f, "{to}: take export {} from {from}", export.nbd)
             }
@@ -357,19 +359,30 @@ impl ActualVolume {
         matches!(self.now.run, RunState::On(_))
     }
 
+    /// Its state to be, where it is a mirror that starts or stops, with its exports.
+    fn starts_or_stops<'a>(&self, wanted: &'a DesiredVolume) -> Option<&'a RunState> {
+        match (&self.now.run, &wanted.run) {
+            (RunState::Ending | RunState::Off, RunState::On(_))
+            | (RunState::On(_) | RunState::Ending, RunState::Off) => Some(&wanted.run),
+            _ => None,
+        }
+    }
+
     /// Steps until it is as desired, but for its exports.
     fn plan(&self, wanted: &DesiredVolume, changes: &mut Sorted) {
         let name = || wanted.of.name.clone();
-        let exports = || wanted.of.exports.clone();
-        match (&self.now.run, &wanted.run) {
-            (RunState::Ending | RunState::Off, RunState::On(how)) => {
-                let start = Change::StartMirror(name(), how.clone(), exports());
+        let exports = || (self.now.of.exports.clone(), wanted.of.exports.clone());
+        match self.starts_or_stops(wanted) {
+            Some(RunState::On(how)) => {
+                let (before, after) = exports();
+                let start = Change::StartMirror(name(), how.clone(), before, after);
                 changes.start.push(start);
             }
-            (RunState::On(_) | RunState::Ending, RunState::Off) => {
-                changes.stop.push(Change::StopMirror(name(), exports()));
+            Some(_) => {
+                let (before, after) = exports();
+                changes.stop.push(Change::StopMirror(name(), before, after));
             }
-            _ => {}
+            None => {}
         }
         if let (Some(now), Some(settings)) = (&self.now.settings, &wanted.settings) {
             let all = now.each().into_iter().zip(settings.each());
@@ -426,7 +439,8 @@ impl ActualVolume {
 }
 
 /// Steps until exports are as desired. An address that another volume gets goes on listening,
-/// unless one of the two is a mirror that was stopped, whose exports don't listen.
+/// unless one of the two is a mirror that was stopped, whose exports don't listen. Those of a
+/// mirror that starts or stops change with that; no verb moves one of them.
 fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted) {
     let is_wanted = |name: &str, nbd: &NbdAddress| {
         let of = desired.volume(name);
@@ -436,6 +450,9 @@ fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted
     for volume in &desired.volumes {
         let name = &volume.of.name;
         let there = actual.iter().find(|it| it.now.of.name == *name);
+        if there.is_some_and(|it| it.starts_or_stops(volume).is_some()) {
+            continue;
+        }
         for export in &volume.of.exports {
             if let Some(now) = there.and_then(|it| it.export(&export.nbd)) {
                 if now != export {
@@ -466,6 +483,10 @@ fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted
     }
     for it in actual {
         let name = it.now.of.name.as_str();
+        let wanted = desired.volume(name);
+        if wanted.is_some_and(|wanted| it.starts_or_stops(wanted).is_some()) {
+            continue;
+        }
         let gone = it.now.of.exports.iter().filter(|export| {
             !is_wanted(name, &export.nbd) && !moved.contains(&(name, &export.nbd))
         });

@@ -126,7 +126,7 @@ impl<'a> Reconciler<'a> {
                     .any(|(_, it)| it.of.name == leg.of.name)
             }
             Change::StartMirror(name, ..) => !self.service.state().is_stopped(name),
-            Change::StopMirror(name, _) => self.service.state().is_stopped(name),
+            Change::StopMirror(name, ..) => self.service.state().is_stopped(name),
             _ => self.service.changes.goes_on(change),
         }
     }
@@ -296,7 +296,7 @@ impl<'a> Reconciler<'a> {
             Change::SetMirror(name, _, setting) => {
                 of_leg(service.set_mirror(self.number(name)?, setting, change))?;
             }
-            Change::StartMirror(name, how, exports) => {
+            Change::StartMirror(name, how, _, exports) => {
                 let number = self.number(name)?;
                 // First: a mirror whose exports can't listen stays stopped, and keeps them.
                 let bound = exports.iter().map(|it| bound(name, it));
@@ -308,7 +308,7 @@ impl<'a> Reconciler<'a> {
                 }
                 started?;
             }
-            Change::StopMirror(name, exports) => {
+            Change::StopMirror(name, _, exports) => {
                 self.bound.retain(|it| it.0 != *name);
                 of_leg(service.end_mirror(self.number(name)?, exports, force))?;
             }

@@ -1,3 +1,5 @@
+mod random;
+
 use super::*;
 use crate::run::choices::Choices;
 use crate::run::config::tests::parsed;
@@ -7,8 +9,7 @@ use crate::run::entries::Origin;
 use crate::run::paths::uris;
 use crate::run::registry::Registry;
 use engine::mirror::LegStatus;
-use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 fn path(number: u8) -> PathKeys {
     let uri = format!("nvme-tcp://127.0.0.{number}:4420/nqn.2026-01.org.example:v");
@@ -16,10 +17,14 @@ fn path(number: u8) -> PathKeys {
 }
 
 fn base() -> Config {
-    let uri = path(1).uri;
-    parsed(&format!(
-        "[[volume]]\nname = \"v\"\n[[volume.path]]\nuri = \"{uri}\"\n"
-    ))
+    /// Parsed once: a random world has many volumes.
+    static BASE: LazyLock<Config> = LazyLock::new(|| {
+        let uri = path(1).uri;
+        parsed(&format!(
+            "[[volume]]\nname = \"v\"\n[[volume.path]]\nuri = \"{uri}\"\n"
+        ))
+    });
+    BASE.clone()
 }
 
 /// `m` is a mirror, and what begins with `m/` one of its legs.
@@ -276,8 +281,9 @@ fn mirror_that_is_to_stop_or_start_is_one_change() {
         without: true,
         ..MirrorStart::default()
     };
-    let stop = Change::StopMirror("m".into(), exports.clone());
-    let start = Change::StartMirror("m".into(), how.clone(), exports.clone());
+    let (m, both) = ("m".to_owned(), || (exports.clone(), exports.clone()));
+    let stop = Change::StopMirror(m.clone(), both().0, both().1);
+    let start = Change::StartMirror(m.clone(), how.clone(), both().0, both().1);
     assert_eq!(to(&on, RunState::Off), std::slice::from_ref(&stop));
     assert_eq!(
         to(&off, RunState::On(how.clone())),
@@ -290,7 +296,7 @@ fn mirror_that_is_to_stop_or_start_is_one_change() {
     assert_eq!(to(&on, RunState::Off), std::slice::from_ref(&stop));
     assert_eq!(to(&on, RunState::On(how)), std::slice::from_ref(&start));
     assert_eq!(to(&on, RunState::Ending), []);
-    let again = Change::StartMirror("m".into(), MirrorStart::default(), exports);
+    let again = Change::StartMirror(m, MirrorStart::default(), both().0, both().1);
     assert_eq!(
         (start.undo(), stop.undo()),
         (Some(stop.clone()), Some(again))
@@ -406,135 +412,6 @@ fn settings_of_a_mirror_are_set_and_undone() {
     assert_eq!(plan(&engine.now(), &engine.actual), []);
 }
 
-/// Of a path: whether discovery told of it, and its admin state.
-type PathFacts = (bool, AdminState);
-
-/// Volumes with their paths, and with their exports and whether these are read-only.
-type World = BTreeMap<String, (BTreeMap<String, PathFacts>, BTreeMap<String, bool>)>;
-
-fn facts(it: &PathSpec) -> (String, PathFacts) {
-    let is_found = matches!(it.origin, Origin::Discovery(_));
-    (it.config.uri.to_string(), (is_found, it.admin))
-}
-
-fn listens(exports: &[Export]) -> BTreeMap<String, bool> {
-    let all = exports.iter();
-    all.map(|it| (it.nbd.to_string(), it.read_only)).collect()
-}
-
-fn world(engine: &Engine) -> World {
-    let all = engine.actual.iter().map(|it| {
-        let paths = it.now.paths.iter().map(facts);
-        let of = (paths.collect(), listens(&it.now.of.exports));
-        (it.now.of.name.clone(), of)
-    });
-    all.collect()
-}
-
-/// Desired state after a reload: see the contract of [`Desired`].
-fn wanted_world(wanted: &[Volume], engine: &Engine) -> World {
-    let new = |uri| (uri, (false, AdminState::Enabled));
-    let paths = |volume: &Volume| {
-        let named: BTreeSet<String> = uris(&volume.paths).into_iter().collect();
-        let Some((mut paths, _)) = world(engine).remove(&volume.name) else {
-            return named.into_iter().map(new).collect();
-        };
-        let before = engine.file.iter().find(|it| it.name == volume.name);
-        if before.is_some_and(|it| uris(&it.paths) == uris(&volume.paths)) {
-            return paths;
-        }
-        paths.retain(|uri, (is_found, _)| *is_found || named.contains(uri));
-        for (uri, facts) in named.into_iter().map(new) {
-            paths.entry(uri).or_insert(facts);
-        }
-        paths
-    };
-    let all = wanted.iter();
-    all.map(|it| (it.name.clone(), (paths(it), listens(&it.exports))))
-        .collect()
-}
-
-fn step(world: &mut World, change: &Change, desired: &Desired) {
-    match change {
-        Change::OpenVolume(name) => {
-            let of = desired.volume(name).unwrap();
-            let paths = of.paths.iter().map(facts).collect();
-            let there = world.insert(name.clone(), (paths, BTreeMap::new()));
-            assert!(there.is_none(), "{change}");
-            for leg in desired.legs(name) {
-                let of = desired.volume(&leg.name).unwrap();
-                let paths = of.paths.iter().map(facts).collect();
-                world.insert(leg.name, (paths, BTreeMap::new()));
-            }
-        }
-        Change::AddLeg(mirror, leg) => {
-            assert!(world.contains_key(mirror), "{change}");
-            let paths = leg.paths.iter().map(facts).collect();
-            let there = world.insert(leg.of.name.clone(), (paths, BTreeMap::new()));
-            assert!(there.is_none(), "{change}");
-        }
-        Change::RemoveLeg(mirror, leg) => {
-            assert!(world.contains_key(mirror), "{change}");
-            assert!(world.remove(&leg.of.name).is_some(), "{change}");
-        }
-        Change::AddPath(name, path) => {
-            let (uri, facts) = facts(path);
-            let paths = &mut world.get_mut(name).unwrap().0;
-            assert!(paths.insert(uri, facts).is_none(), "{change}");
-        }
-        Change::SetAdmin(name, path, before) => {
-            let (uri, (_, admin)) = facts(path);
-            let paths = &mut world.get_mut(name).unwrap().0;
-            let (_, there) = paths.get_mut(&uri).unwrap();
-            assert_eq!(std::mem::replace(there, admin), *before, "{change}");
-        }
-        Change::RemovePath(name, PathSpec { config, .. }) | Change::ForgetPath(name, config) => {
-            let paths = &mut world.get_mut(name).unwrap().0;
-            assert!(paths.remove(&config.uri.to_string()).is_some(), "{change}");
-        }
-        Change::AddExport(name, export) => {
-            let is_taken = world
-                .values()
-                .any(|it| it.1.contains_key(&export.nbd.to_string()));
-            assert!(!is_taken, "{change}: another one listens there");
-            let exports = &mut world.get_mut(name).unwrap().1;
-            exports.insert(export.nbd.to_string(), export.read_only);
-        }
-        Change::SetExport(name, before, after) => {
-            let exports = &mut world.get_mut(name).unwrap().1;
-            let was = exports.insert(after.nbd.to_string(), after.read_only);
-            assert_eq!(was, Some(before.read_only), "{change}");
-        }
-        Change::RemoveExport(name, export) => {
-            let exports = &mut world.get_mut(name).unwrap().1;
-            let was = exports.remove(&export.nbd.to_string());
-            assert!(was.is_some(), "{change}");
-        }
-        Change::MoveExport(from, to, export) => {
-            let nbd = export.nbd.to_string();
-            let was = world.get_mut(from).unwrap().1.remove(&nbd);
-            assert!(was.is_some(), "{change}");
-            let exports = &mut world.get_mut(to).unwrap().1;
-            assert!(exports.insert(nbd, export.read_only).is_none(), "{change}");
-        }
-        Change::CloseVolume(name) => {
-            // Taken back, its exports went before it.
-            let (_, exports) = world.remove(name).unwrap();
-            assert!(exports.is_empty(), "{change}: it listens");
-            let is_leg = |it: &str| it.starts_with(&format!("{name}/"));
-            world.retain(|it, _| !is_leg(it));
-        }
-        Change::Rename(..) => unreachable!("{change}: plan pairs by name"),
-        Change::Nvme(..) => unreachable!("{change}: no volume here has such exports"),
-        Change::SetPolicy(..) | Change::SetPath(..) | Change::SetKeys(..) => {}
-        Change::JoinPath(..) | Change::PartPath(..) => panic!("{change}: no file asks for that"),
-        Change::Leg(..)
-        | Change::SetMirror(..)
-        | Change::StartMirror(..)
-        | Change::StopMirror(..) => panic!("{change}: by verb only"),
-    }
-}
-
 #[test]
 fn export_that_moves_is_one_change_whoever_may_connect() {
     let with = |name: &str, mode: Option<&str>| Volume {
@@ -558,144 +435,5 @@ fn export_that_moves_is_one_change_whoever_may_connect() {
     for mode in [None, Some("0666")] {
         let words = words(&to_b(mode), &engine);
         assert_eq!(words, ["b: take export unix:/1 from a"]);
-    }
-}
-
-fn paths() -> impl Strategy<Value = Vec<u8>> {
-    let numbers = proptest::collection::btree_set(1_u8..9, 1..5);
-    numbers
-        .prop_map(|it| it.into_iter().collect::<Vec<u8>>())
-        .prop_shuffle()
-}
-
-fn names() -> impl Strategy<Value = Vec<&'static str>> {
-    let all = vec!["a", "b", "c", "d", "m", "m/0", "m/1", "m/2"];
-    let some = proptest::sample::subsequence(all, 0..=8).prop_shuffle();
-    some.prop_map(|mut names| {
-        let has_mirror = names.contains(&"m");
-        names.retain(|it| has_mirror || !it.starts_with("m/"));
-        names
-    })
-}
-
-/// Owner of each of five addresses: one of four volumes, or none; whether read-only.
-fn addresses() -> impl Strategy<Value = Vec<(usize, bool)>> {
-    proptest::collection::vec((0_usize..5, any::<bool>()), 5)
-}
-
-/// Those of a volume.
-fn exports_of(addresses: &[(usize, bool)], volume: usize) -> Vec<Export> {
-    let all = (0..).zip(addresses);
-    let of = all.filter(|(_, it)| it.0 == volume);
-    of.map(|(number, it)| export(number, it.1)).collect()
-}
-
-/// A volume's place among the names.
-fn place(name: &str) -> usize {
-    usize::from(name.as_bytes()[0] - b'a')
-}
-
-fn wanted() -> impl Strategy<Value = Vec<Volume>> {
-    let paths = proptest::collection::vec(paths(), 8);
-    (names(), paths, addresses()).prop_map(|(names, paths, addresses)| {
-        let all = names.into_iter().zip(paths);
-        let of = all.map(|(name, paths)| Volume {
-            exports: exports_of(&addresses, place(name)),
-            ..volume(name, &paths)
-        });
-        of.collect()
-    })
-}
-
-fn engine() -> impl Strategy<Value = Engine> {
-    let facts = proptest::collection::vec((any::<bool>(), 0_usize..3, 0_usize..3), 5);
-    let one = (paths(), paths(), facts);
-    let all = proptest::collection::vec(one, 8);
-    (names(), all, addresses()).prop_map(|(names, all, addresses)| {
-        let none = Engine {
-            file: Vec::new(),
-            actual: Vec::new(),
-        };
-        let all = names.into_iter().zip(all);
-        all.fold(none, |engine, (name, (there, before, facts))| {
-            let mut one = runs(name, &there);
-            one.file = vec![volume(name, &before)];
-            let it = &mut one.actual[0];
-            it.now.of.exports = exports_of(&addresses, place(name));
-            let paths = it.now.paths.iter_mut().zip(&mut it.presence);
-            for ((path, there), (is_found, presence, admin)) in paths.zip(facts) {
-                if is_found {
-                    path.origin = Origin::Discovery("d".into());
-                }
-                use AdminState::{Drained, Enabled, Failed};
-                path.admin = [Enabled, Failed, Drained][admin];
-                *there = [Presence::Live, Presence::Down, Presence::Absent][presence];
-            }
-            engine.and(one)
-        })
-    })
-}
-
-/// Carries a plan out, and takes it back where a step that can fail does.
-fn carry_out(
-    desired: &Desired,
-    engine: &Engine,
-    fails_at: Option<usize>,
-) -> Result<(World, bool), TestCaseError> {
-    let plan = plan(desired, &engine.actual);
-    let first_sure = plan.iter().take_while(|it| it.can_fail()).count();
-    prop_assert!(!plan[first_sure..].iter().any(Change::can_fail));
-    let mut now = world(engine);
-    let mut done = Vec::new();
-    for (at, change) in plan.iter().enumerate() {
-        if fails_at == Some(at) && change.can_fail() {
-            for change in done.iter().rev() {
-                step(&mut now, &Change::undo(change).unwrap(), desired);
-            }
-            return Ok((now, false));
-        }
-        step(&mut now, change, desired);
-        done.push(change.clone());
-    }
-    Ok((now, true))
-}
-
-proptest! {
-    // Nightly runs have PROPTEST_CASES=100000.
-    #[test]
-    fn plan_ends_in_the_desired_state_or_the_old_one(
-        wanted in wanted(),
-        engine in engine(),
-        fails_at in proptest::option::of(0_usize..16),
-    ) {
-        let desired = engine.reloaded(&wanted);
-        let (now, is_done) = carry_out(&desired, &engine, fails_at)?;
-        let is_to_be = if is_done { wanted_world(&wanted, &engine) } else { world(&engine) };
-        prop_assert_eq!(now, is_to_be);
-    }
-
-    /// By verb: from any state of paths and exports to any other one.
-    #[test]
-    fn plan_of_verbs_ends_in_the_desired_state_or_the_old_one(
-        to in engine(),
-        engine in engine(),
-        fails_at in proptest::option::of(0_usize..16),
-    ) {
-        let desired = to.now();
-        let (now, is_done) = carry_out(&desired, &engine, fails_at)?;
-        if !is_done {
-            prop_assert_eq!(now, world(&engine));
-            return Ok(());
-        }
-        // The source of a path that stays is not changed.
-        let without = |world: World| -> BTreeMap<_, _> {
-            let all = world.into_iter().map(|(name, (paths, exports))| {
-                let paths = paths.into_iter().map(|(uri, it)| (uri, it.1));
-                let paths: BTreeMap<_, _> = paths.collect();
-                (name, (paths, exports))
-            });
-            all.collect()
-        };
-        prop_assert_eq!(without(now), without(world(&to)));
     }
 }
