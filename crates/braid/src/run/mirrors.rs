@@ -8,6 +8,7 @@
 //! go on without; one that somebody else has ends the start.
 mod again;
 mod configured;
+mod dropped;
 mod kept;
 mod legs;
 mod orders;
@@ -15,8 +16,8 @@ mod records;
 mod terms;
 
 pub use configured::{name_legs, refuse_legs};
+pub use dropped::Dropped;
 pub(in crate::run) use kept::{PAUSED, set_by_verb};
-pub use legs::Dropped;
 pub use records::{IdText, MirrorRecords};
 
 use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, Volume};
