@@ -108,6 +108,11 @@ impl NbdAddress {
 }
 
 impl NbdAddress {
+    /// Whether it has port 0: it is another address each time.
+    pub fn is_any(&self) -> bool {
+        matches!(self, Self::Tcp(_, 0))
+    }
+
     /// The same address with a port that is free now, where it has port 0.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 //! ([`Choices`]), which begins with that. A volume whose
 //! paths the file gives as before keeps those that were added and removed by hand; one whose paths
 //! it gives anew gets just these. A path keeps its admin state. Paths that discovery told of stay.
+use super::address::NbdAddress;
 use super::choices::Choices;
 use super::config::{Config, Export, PathKeys, Volume};
 use super::entries::{AdminState, Origin, PathEntry};
@@ -189,12 +190,17 @@ impl DesiredVolume {
         Ok(())
     }
 
+    /// Whether it has an export at this address.
+    pub fn export(&self, nbd: &NbdAddress) -> bool {
+        self.of.exports.iter().any(|it| it.nbd == *nbd)
+    }
+
     /// An export more.
     ///
     /// # Errors
     /// It has it.
     pub fn add_export(&mut self, export: Export) -> Result<(), String> {
-        if self.of.exports.iter().any(|it| it.nbd == export.nbd) {
+        if self.export(&export.nbd) {
             return Err(format!(
                 "{} is an export of this volume already",
                 export.nbd

@@ -46,9 +46,16 @@ impl Service {
         params: &ExportParams,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
-        // The export is told from others by its port from now on.
-        let nbd = address(&params.export)?.with_port();
-        let nbd = nbd.map_err(|error| ControlError::refused(format!("{error:#}")))?;
+        let nbd = address(&params.export)?;
+        let (_alone, volume) = self.alone_with(&params.volume, by)?;
+        let nbd = match self.state().is_stopped(&params.volume) {
+            true => nbd, // it gets a port when it listens
+            // The export is told from others by its port from now on.
+            false => {
+                let nbd = nbd.with_port();
+                nbd.map_err(|error| ControlError::refused(format!("{error:#}")))?
+            }
+        };
         let export = Export {
             nbd: nbd.clone(),
             read_only: params.read_only,
@@ -59,8 +66,11 @@ impl Service {
         export
             .check()
             .map_err(|(_, why)| ControlError::params(why))?;
-        let (_alone, volume) = self.alone_with(&params.volume, by)?;
-        self.state().may_export(volume)?;
+        {
+            let state = self.state();
+            state.may_export(volume)?;
+            state.ensure_address(volume, &nbd)?;
+        }
         self.edit(volume, false, |it| it.add_export(export))?;
         let state = self.state();
         let there = state.export_at(volume, &nbd);
@@ -244,6 +254,28 @@ impl Service {
 }
 
 impl State {
+    /// Whether a new export can have this address, where no listening shows it: it is for a mirror
+    /// that is stopped, or such a one has it.
+    ///
+    /// # Errors
+    /// Another volume has it.
+    fn ensure_address(&self, volume: u16, nbd: &NbdAddress) -> Result<(), ControlError> {
+        let is_stopped = |number: u16| {
+            let it = self.volumes.get(number);
+            it.is_some_and(|it| it.stopped.is_some())
+        };
+        let others = self
+            .volumes
+            .iter()
+            .filter(|(other, _)| *other != volume && (is_stopped(volume) || is_stopped(*other)));
+        let has = |number: u16| self.exports_of(number).iter().any(|it| it.nbd == *nbd);
+        let mut others = others.filter(|(other, _)| !nbd.is_any() && has(*other));
+        others.next().map_or(Ok(()), |(_, other)| {
+            let why = format!("{nbd} is an export of {}", other.of.name);
+            Err(ControlError::refused(why))
+        })
+    }
+
     /// The address of an export that is meant by that, or as it is shown.
     ///
     /// # Errors

@@ -572,5 +572,37 @@ pub fn keep_exports(desired: &mut Desired, now: &Desired, plan: &[Change]) {
     }
 }
 
+/// Whether each address that a reload gives to a volume is that one's alone. A verb may have given
+/// one to a mirror that is stopped, where nothing listens, since the plan was made.
+///
+/// # Errors
+/// Which is not.
+pub fn ensure_alone(now: &Desired, plan: &[Change]) -> Result<(), String> {
+    let is_stopped = |it: &&DesiredVolume| !matches!(it.run, RunState::On(_));
+    for it in now.volumes.iter().filter(is_stopped) {
+        let name = &it.of.name;
+        let leaves = |nbd: &NbdAddress| {
+            let mut plan = plan.iter();
+            plan.any(
+                |it| matches!(it, Change::RemoveExport(of, it) if of == name && it.nbd == *nbd),
+            )
+        };
+        let stays = |nbd: &NbdAddress| !nbd.is_any() && it.export(nbd) && !leaves(nbd);
+        let to_another = plan.iter().find_map(|change| match change {
+            Change::AddExport(to, it) | Change::MoveExport(_, to, it) => {
+                (to != name && stays(&it.nbd)).then_some((to, &it.nbd))
+            }
+            _ => None,
+        });
+        if let Some((to, nbd)) = to_another {
+            return Err(format!(
+                "volume {to}: {nbd} is an export of {name}, which is stopped: remove it there \
+                 first (braid export remove {name} {nbd})"
+            ));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 pub mod tests;

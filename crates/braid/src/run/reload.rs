@@ -19,7 +19,7 @@ use super::live;
 use super::locks::Alone;
 use super::mirrors::{name_legs, refuse_legs};
 use super::nvme_exports;
-use super::plan::{ActualVolume, Change, Presence, keep_exports, leg_words, plan};
+use super::plan::{ActualVolume, Change, Presence, ensure_alone, keep_exports, leg_words, plan};
 use super::reconcile::Reconciler;
 use super::rename::Renames;
 use super::service::{Service, State};
@@ -301,6 +301,8 @@ impl<'a> Reload<'a> {
         let mut choices = service.choices();
         let mut state = service.state();
         state.ensure_open()?;
+        let alone = ensure_alone(&Desired::now(&state), &self.plan);
+        alone.map_err(|why| anyhow!("{why}"))?;
         // Anew: legs of other mirrors may have come and gone by verb meanwhile.
         name_legs(&mut self.new, &state.configured, &state)?;
         // Anew: mirrors have their numbers, and so their cores, now.

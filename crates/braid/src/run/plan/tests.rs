@@ -328,6 +328,29 @@ fn exports_of_a_stopped_mirror_come_and_go_with_it() {
     );
 }
 
+/// A verb gives a mirror that is stopped an address, after the plan of a reload that gives it to
+/// another volume.
+#[test]
+fn address_that_a_reload_gives_is_no_other_ones() {
+    let mut engine = runs("a", &[1]).and(stopped(&[export(1, false)]));
+    let gives = |number| Change::AddExport("a".to_owned(), export(number, false));
+    assert_eq!(ensure_alone(&engine.now(), &[gives(2)]), Ok(()));
+    let why = ensure_alone(&engine.now(), &[gives(1)]).unwrap_err();
+    assert!(
+        why.starts_with("volume a: unix:/1 is an export of m"),
+        "{why}"
+    );
+    let moves = Change::MoveExport("b".to_owned(), "a".to_owned(), export(1, false));
+    assert!(ensure_alone(&engine.now(), &[moves]).is_err());
+    let leaves = Change::RemoveExport("m".to_owned(), export(1, false));
+    assert_eq!(ensure_alone(&engine.now(), &[gives(1), leaves]), Ok(()));
+    let own = Change::AddExport("m".to_owned(), export(1, false));
+    assert_eq!(ensure_alone(&engine.now(), &[own]), Ok(()));
+    // Another one that listens is seen when it is bound.
+    engine.actual[1].now.run = RunState::default();
+    assert_eq!(ensure_alone(&engine.now(), &[gives(1)]), Ok(()));
+}
+
 /// A leg that serves; with URIs, one that is configured.
 pub fn leg(slot: u8, name: &str, uris: &[&str]) -> LegReport {
     LegReport {

@@ -418,3 +418,41 @@ fn kept_settings_are_listed_and_forgotten() {
 fn said_of<'a>(it: &'a Value, key: &str) -> &'a str {
     it[key].as_str().unwrap()
 }
+
+/// No listening shows which addresses a mirror has that is stopped.
+#[test]
+fn address_of_a_stopped_mirror_is_no_other_ones() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let config = std::fs::read_to_string(place.path("b.toml")).unwrap();
+    let [v0, v1] = ["v0", "v1"].map(|it| {
+        let socket = place.path(&format!("{it}.sock"));
+        format!("unix:{}", socket.display())
+    });
+    let other = format!(
+        "[[volume]]\nname = \"v1\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n\
+         [[volume.export]]\nnbd = \"{v1}\"\n"
+    );
+    std::fs::write(place.path("b.toml"), config + &other).unwrap();
+    let engine = place.start();
+    place.told(&["mirror", "stop", "v0", "--force"]);
+    for (to, export, of) in [("v1", &v0, "v0"), ("v0", &v1, "v1")] {
+        let output = place.ask(&["export", "add", to, export]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let why = format!("{export} is an export of {of}");
+        assert!(said(&output).contains(&why), "{output:?}");
+    }
+    // It gets a port when it listens.
+    let added = place.told(&["export", "add", "v0", "tcp:127.0.0.1:0"]);
+    assert!(added["uri"].is_null(), "{added}");
+    place.told(&["mirror", "assemble", "v0"]);
+    let exports = place.told(&["list"])["volumes"][0]["exports"].clone();
+    let uris = exports.as_array().unwrap().iter();
+    let uri = uris.filter_map(|it| it["uri"].as_str()?.strip_prefix("nbd://"));
+    let address: std::net::SocketAddr = uri.last().unwrap().parse().unwrap();
+    assert!(address.port() > 0 && std::net::TcpStream::connect(address).is_ok());
+    place.told(&["export", "remove", "v0", &format!("nbd://{address}")]);
+    assert!(std::net::TcpStream::connect(address).is_err());
+    end(engine);
+}
