@@ -16,13 +16,21 @@ fn ask(directory: &Path, words: &[&str]) -> Output {
     command.arg(directory.join("c.sock")).output().unwrap()
 }
 
-/// States of the paths.
-fn states(directory: &Path) -> Vec<String> {
+fn paths(directory: &Path) -> Vec<Value> {
     let output = ask(directory, &["stat", "-o", "json"]);
     let stat: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let paths = stat["volumes"][0]["paths"].as_array().unwrap().iter();
+    stat["volumes"][0]["paths"].as_array().unwrap().clone()
+}
+
+/// States of the paths.
+fn states(directory: &Path) -> Vec<String> {
     let state = |path: &Value| path["state"].as_str().unwrap().to_owned();
-    paths.map(state).collect()
+    paths(directory).iter().map(state).collect()
+}
+
+/// The engine has given the client's I/O to the first path.
+fn until_in_flight(directory: &Path) {
+    wait_until(|| (paths(directory)[0]["inflight"] == 1).then_some(()));
 }
 
 /// An engine with a volume that has these paths, live, and writes to the first one.
@@ -31,7 +39,7 @@ fn ready(directory: &Path, uris: &[String; 2]) -> Process {
         .each_ref()
         .map(|uri| format!("[[volume.path]]\nuri = \"{uri}\"\n"));
     let text = format!(
-        "io_timeout = \"60s\"\nkeep_alive_tmo = \"30s\"\ndrain_timeout = \"1s\"\n\
+        "io_timeout = \"600s\"\nkeep_alive_tmo = \"300s\"\ndrain_timeout = \"1s\"\n\
          [[volume]]\nname = \"v0\"\npolicy = \"devid:1\"\n{}[[volume.export]]\nnbd = \"unix:{}\"\n",
         paths.concat(),
         directory.join("v0.sock").display()
@@ -54,6 +62,7 @@ fn t55_path_verb_that_times_out_is_pending_or_undone() {
     assert_eq!(client.write(0, 1), 0);
     target.freeze();
     client.send_write(0, 2);
+    until_in_flight(directory);
     let fails = |words: &[&str]| {
         let output = ask(directory, words);
         assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
@@ -159,6 +168,7 @@ fn t55_path_fail_does_not_wait_for_io() {
     let mut client = Client::open(&directory.join("v0.sock"));
     target.freeze();
     client.send_write(0, 1);
+    until_in_flight(directory);
     let failed = ask(directory, &["path", "fail", "v0", "0"]);
     assert!(failed.status.success(), "{failed:?}");
     assert_eq!(states(directory)[0], "failed");
