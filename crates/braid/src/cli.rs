@@ -59,7 +59,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return report_clap(&error, usage(std::env::args_os().nth(1).as_deref())),
     };
-    conclude(run(cli.verb))
+    let ended = run(cli.verb);
+    // Why it ended is the last line.
+    terminal::log::end();
+    conclude(ended)
 }
 
 fn run(verb: Verb) -> anyhow::Result<()> {

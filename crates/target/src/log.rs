@@ -1,17 +1,18 @@
-//! The target's log: what happens to connections and which faults were injected, on standard error.
+//! The target's log: events of connections, and faults that were injected.
 //!
 //! # Contract
 //! A thread of its own sleeps until the reactor says that there is something, then reads the
-//! engine's events and counters and prints a bounded number of lines, at most once per
-//! [`LOG_PERIOD`]. The reactor never waits for it, nor does the end of the process for longer than
-//! [`LOG_END_WAIT`].
+//! engine's events and counters and says a bounded number of lines, at most once per
+//! [`LOG_PERIOD`]. They are written as others are ([`terminal::log`]): neither this thread nor the
+//! reactor ever waits for that.
 use super::limits::{LOG_LINES_MAX, LOG_PERIOD};
 use engine::machine::Closed;
 use engine::target::{Board, Event, FaultStats, Log, Why};
 use nvme::controller::CloseReason;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use terminal::limits::LOG_END_WAIT;
+use std::thread::JoinHandle;
+use terminal::log;
 
 /// The reactor's end: there is something to tell.
 #[derive(Clone, Debug)]
@@ -37,7 +38,7 @@ impl Waker {
 pub struct Logger {
     waker: Waker,
     stop: SyncSender<()>,
-    ended: Receiver<()>,
+    thread: JoinHandle<()>,
 }
 
 /// The log that it reads, and its place there.
@@ -59,7 +60,6 @@ impl Logger {
         ports: usize,
     ) -> std::io::Result<Self> {
         let (stop, stopped) = sync_channel::<()>(1);
-        let (end, ended) = sync_channel(1);
         let mut reader = Reader {
             log,
             board,
@@ -68,32 +68,32 @@ impl Logger {
         let run = move || {
             loop {
                 let _ = wakes.0.recv();
-                reader.print();
+                reader.lines().into_iter().for_each(log::say);
                 let pause = stopped.recv_timeout(LOG_PERIOD);
                 if !matches!(pause, Err(RecvTimeoutError::Timeout)) {
-                    reader.print();
-                    let _ = end.send(());
+                    reader.lines().into_iter().for_each(log::say);
                     return;
                 }
             }
         };
-        std::thread::Builder::new().name("log".into()).spawn(run)?;
-        Ok(Logger { waker, stop, ended })
+        let builder = std::thread::Builder::new().name("events".into());
+        let thread = builder.spawn(run)?;
+        Ok(Logger {
+            waker,
+            stop,
+            thread,
+        })
     }
 
-    /// Tells what is left, unless nobody takes it.
+    /// Says the rest.
     pub fn end(self) {
         let _ = self.stop.send(());
         self.waker.wake();
-        let _ = self.ended.recv_timeout(LOG_END_WAIT);
+        let _ = self.thread.join(); // a panic was reported by the thread
     }
 }
 
 impl Reader {
-    fn print(&mut self) {
-        self.lines().iter().for_each(|line| eprintln!("{line}"));
-    }
-
     /// New lines.
     fn lines(&mut self) -> Vec<String> {
         let mut lines = Vec::new();

@@ -229,7 +229,6 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     builder.spawn(stop).context("cannot start a thread")?;
     let (stopped, lost) = attend_drain(&events, &service, &keeper);
     keeper.end();
-    log::end();
     ended.and(stopped)?;
     let ended = finished(&lost, &service, drain_ns);
     let cleared = service.close_marks();
