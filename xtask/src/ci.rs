@@ -87,7 +87,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
             let beside = scope.spawn(|| check.run_steps(&beside, args));
             failed.extend(check.run_steps(&[step], args)?);
             failed.extend(beside.join().map_err(|_| anyhow!("a step panicked"))??);
-            Ok(!failed.is_empty() && !(args.keep_going || args.nightly))
+            Ok(!(failed.is_empty() || args.keep_going || args.nightly))
         })?;
         if is_over {
             break;

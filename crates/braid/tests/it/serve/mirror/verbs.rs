@@ -449,8 +449,8 @@ fn address_of_a_stopped_mirror_is_no_other_ones() {
     place.told(&["mirror", "assemble", "v0"]);
     let exports = place.told(&["list"])["volumes"][0]["exports"].clone();
     let uris = exports.as_array().unwrap().iter();
-    let uri = uris.filter_map(|it| it["uri"].as_str()?.strip_prefix("nbd://"));
-    let address: std::net::SocketAddr = uri.last().unwrap().parse().unwrap();
+    let mut uri = uris.filter_map(|it| it["uri"].as_str()?.strip_prefix("nbd://"));
+    let address: std::net::SocketAddr = uri.next_back().unwrap().parse().unwrap();
     assert!(address.port() > 0 && std::net::TcpStream::connect(address).is_ok());
     place.told(&["export", "remove", "v0", &format!("nbd://{address}")]);
     assert!(std::net::TcpStream::connect(address).is_err());
