@@ -235,3 +235,43 @@ fn places_and_shares_are_kept_over_all_cores() {
     drop(three);
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
+
+/// The next engine, with more cores or fewer, serves data that was flushed on any core, also if
+/// the last one was killed.
+#[test]
+fn restart_with_other_cores_serves_what_was_flushed() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((_target, [one, two])) = two_ports(directory.path(), "t") else {
+        return;
+    };
+    let mut rig = Rig::new(directory, &format!("{QUICK}{TWO}"));
+    let paths = [one.as_str(), two.as_str()];
+    let volume: Volume = ("v0", &paths, "");
+    let rounds: [(usize, &[u64], Signal); 4] = [
+        (2, &[2, 2], Signal::KILL),
+        (1, &[4], Signal::TERM),
+        (2, &[2, 2], Signal::TERM),
+        (1, &[4], Signal::KILL),
+    ];
+    for (round, (cores, spread, signal)) in (1..).zip(rounds) {
+        rig.keys = format!("{QUICK}cores = {cores}\n");
+        rig.start(&[volume]);
+        let mut clients = four(&rig, "v0");
+        assert_eq!(of_cores(&rig, "v0", "clients"), spread);
+        for (at, client) in (0..).zip(&mut clients) {
+            // Of another client, and so of another core where there are two, of the last engine.
+            let other: u64 = (at + 1) % 4;
+            assert!(
+                client.read(other << 12) == [round - 1; 4096],
+                "round {round}"
+            );
+        }
+        for (at, client) in (0..).zip(&mut clients) {
+            assert_eq!(client.write(at << 12, round), 0);
+        }
+        // Of all cores.
+        assert_eq!(clients[3].flush(), 0);
+        let ended = rig.end(signal);
+        assert_eq!(ended, (signal == Signal::TERM).then_some(0));
+    }
+}
