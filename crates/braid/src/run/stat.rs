@@ -14,14 +14,20 @@ use terminal::answer::{items, number, word};
 /// Longest line but for names and URIs.
 const COLUMNS: usize = 80;
 
-/// Leaves one volume in an answer and, if it is a mirror, its legs.
+/// Leaves one volume in an answer and, if it is a mirror, its legs. `MIRROR/0` is the first leg, as
+/// the engine counts them.
 ///
 /// # Errors
 /// There is no such volume: the names of all.
 pub fn keep_only(value: &mut Value, name: &str) -> std::result::Result<(), String> {
     let all: Vec<Value> = items(&value["volumes"]).cloned().collect();
     let meant = |it: &&Value| it["name"] == name || it["leg_of"] == name;
-    let kept: Vec<Value> = all.iter().filter(meant).cloned().collect();
+    let mut kept: Vec<Value> = all.iter().filter(meant).cloned().collect();
+    if let Some((mirror, leg)) = name.split_once('/').filter(|_| kept.is_empty()) {
+        let mut legs = all.iter().filter(|it| it["leg_of"] == mirror);
+        let leg = leg.parse().ok().and_then(|leg| legs.nth(leg));
+        kept.extend(leg.cloned());
+    }
     if kept.is_empty() {
         let names: Vec<&str> = all.iter().map(|it| word(&it["name"])).collect();
         let others = match names.is_empty() {

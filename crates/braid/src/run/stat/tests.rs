@@ -234,6 +234,7 @@ fn one_volume_is_kept_with_its_legs_alone() {
     assert_eq!(kept("v0"), "v0");
     assert_eq!(kept("m0"), "m0/a m0");
     assert_eq!(kept("m0/a"), "m0/a");
+    assert_eq!(kept("m0/0"), "m0/a");
 }
 
 #[test]
@@ -242,6 +243,7 @@ fn unknown_volume_is_named_with_all_others() {
     let why = keep_only(&mut value, "v1").unwrap_err();
     assert_eq!(why, "there is no volume \"v1\", only v0, m0/a, m0");
     assert_eq!(value, two_volumes());
+    assert!(keep_only(&mut value, "m0/1").is_err());
     let why = keep_only(&mut json!({"volumes": []}), "v1").unwrap_err();
     assert_eq!(why, "there is no volume \"v1\", nor any other");
 }
