@@ -47,8 +47,10 @@ struct Done {
     change: Change,
     /// Of a path that has left.
     seat: Option<Seat>,
-    /// Of a leg that has left.
+    /// Of a leg that leaves.
     dropped: Option<Dropped>,
+    /// It was not made in time.
+    goes_on: bool,
 }
 
 fn of_leg<T>(made: Result<T, ControlError>) -> Result<T, String> {
@@ -102,22 +104,36 @@ impl<'a> Reconciler<'a> {
             leg.of = file.clone();
         }
         let seat = self.seat(&change);
+        // Before it leaves: afterwards it is not known what is in its place.
+        let dropped = match &change {
+            Change::RemoveLeg(name, leg) => {
+                Some(of_leg(self.service.dropped(self.number(name)?, &leg.of))?)
+            }
+            _ => None,
+        };
         let made = self.make(&change, force, None);
-        if made.is_ok() || self.goes_on(&change) {
-            let dropped = made.as_ref().copied().unwrap_or_default();
+        let goes_on = made.is_err() && self.goes_on(&change, dropped.as_ref());
+        if made.is_ok() || goes_on {
             self.done.push(Done {
                 change,
                 seat,
                 dropped,
+                goes_on,
             });
         }
-        made.map(drop)
+        made
     }
 
-    /// Whether a change that failed takes effect later: a path goes on, a mirror has a leg that is
-    /// being written to its legs, or waits for them to start or to end.
-    fn goes_on(&self, change: &Change) -> bool {
+    /// Whether a change that failed takes effect later: a path goes on, a leg that comes or leaves
+    /// is being written to the others, or a mirror waits for its legs to start or to end.
+    fn goes_on(&self, change: &Change, dropped: Option<&Dropped>) -> bool {
         match change {
+            Change::RemoveLeg(name, _) => match (self.number(name), dropped) {
+                (Ok(number), Some(Dropped::Leg { leg, .. })) => {
+                    self.service.is_leaving(number, leg)
+                }
+                _ => false,
+            },
             Change::AddLeg(_, leg) => {
                 let state = self.service.state();
                 state
@@ -138,25 +154,34 @@ impl<'a> Reconciler<'a> {
     pub fn undo(&mut self) -> Result<(), String> {
         let mut whys = Vec::new();
         for done in std::mem::take(&mut self.done).iter().rev() {
-            let change = &done.change;
-            // Data of others are not written over, though a change is taken back.
-            let force = match (change, done.dropped) {
-                (Change::RemoveLeg(_, leg), Some(Dropped::Place)) => {
-                    self.service.return_place(&leg.of);
-                    continue;
-                }
-                (Change::RemoveLeg(..), it) => it == Some(Dropped::Leg { is_ours: true }),
-                _ => true,
-            };
-            match change.undo() {
-                Some(undo) => whys.extend(self.make(&undo, force, done.seat).err()),
-                None => whys.push(format!("{change}: it was done")),
-            }
+            whys.extend(self.take_back(done).err());
         }
         match whys.is_empty() {
             true => Ok(()),
             false => Err(whys.join("; ")),
         }
+    }
+
+    /// Takes a step back.
+    fn take_back(&mut self, done: &Done) -> Result<(), String> {
+        let change = &done.change;
+        // Data of others are not written over, though a change is taken back.
+        let force = match (change, &done.dropped) {
+            (Change::RemoveLeg(_, leg), Some(Dropped::Place(_))) => {
+                self.service.return_place(&leg.of);
+                return Ok(());
+            }
+            (Change::RemoveLeg(name, _), Some(Dropped::Leg { leg, is_ours })) => {
+                let number = self.number(name)?;
+                let stays_ours = !done.goes_on || of_leg(self.service.wait_left(number, leg))?;
+                *is_ours && stays_ours
+            }
+            _ => true,
+        };
+        let undo = change
+            .undo()
+            .ok_or_else(|| format!("{change}: it was done"))?;
+        self.make(&undo, force, done.seat)
     }
 
     /// Carries out the changes of a verb, and takes all back where one fails; reasons why some of
@@ -167,9 +192,10 @@ impl<'a> Reconciler<'a> {
     pub fn carry_out(&mut self, plan: &[Change], force: bool) -> Result<Vec<String>, String> {
         let mut waits = Vec::new();
         for change in plan {
+            let before = self.done.len();
             match self.step(change.clone(), force) {
                 Ok(()) => {}
-                Err(why) if self.goes_on(change) => waits.push(why),
+                Err(why) if self.done.len() > before => waits.push(why),
                 Err(why) => return Err(self.undone(why)),
             }
         }
@@ -219,13 +245,8 @@ impl<'a> Reconciler<'a> {
         std::mem::take(&mut self.host_ports)
     }
 
-    /// `seat`: what a path that comes back had. Returns what a leg was that has left.
-    fn make(
-        &mut self,
-        change: &Change,
-        force: bool,
-        seat: Option<Seat>,
-    ) -> Result<Option<Dropped>, String> {
+    /// `seat`: what a path that comes back had.
+    fn make(&mut self, change: &Change, force: bool, seat: Option<Seat>) -> Result<(), String> {
         freeze::step("before", change);
         let service = self.service;
         match change {
@@ -290,8 +311,9 @@ impl<'a> Reconciler<'a> {
                 })?;
             }
             Change::RemoveLeg(name, leg) => {
-                let dropped = of_leg(service.drop_leg(self.number(name)?, &leg.of))?;
-                return Ok(Some(dropped));
+                let number = self.number(name)?;
+                let dropped = of_leg(service.dropped(number, &leg.of))?;
+                of_leg(service.drop_leg(number, &dropped))?;
             }
             Change::SetMirror(name, _, setting) => {
                 of_leg(service.set_mirror(self.number(name)?, setting, change))?;
@@ -329,7 +351,7 @@ impl<'a> Reconciler<'a> {
             | Change::SetPath(..)
             | Change::SetKeys(..) => unreachable!("{change}: it can't fail"),
         }
-        Ok(None)
+        Ok(())
     }
 
     /// An export comes, goes or changes.

@@ -3,21 +3,23 @@
 //! # Contract
 //! Data of others in the place of a leg are not written over: only what had this mirror's
 //! superblock when it left is taken in by force.
-use super::legs::idle_leg;
+use super::legs::{SOON, idle_leg, is_removing};
 use super::orders;
 use crate::control::rpc::ControlError;
+use crate::log;
 use crate::run::config::Volume;
 use crate::run::service::Service;
 use engine::mirror::{LegReport, LegStatus};
 
-/// Result of the removal of a leg from the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a leg is that the configuration drops.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Dropped {
-    /// It was a leg, and is none any more. `is_ours`: its file or device had this mirror's
-    /// superblock until then, so what is there may be written over.
-    Leg { is_ours: bool },
-    /// It was no leg, and nothing was written to it: its data belong to others.
-    Place,
+    /// It is a leg. `is_ours`: its file or device has this mirror's superblock, so what is there
+    /// may be written over where it comes back.
+    Leg { leg: Box<LegReport>, is_ours: bool },
+    /// It is no leg, and nothing is written to it: its data belong to others. `None`: the mirror
+    /// does not know of it.
+    Place(Option<Box<LegReport>>),
 }
 
 /// Whether the mirror has read its own superblock on the leg's storage. The storage of a leg that
@@ -28,12 +30,12 @@ fn has_own_superblock(leg: &LegReport) -> bool {
 }
 
 impl Service {
-    /// A leg of the file goes: one that is a leg, what is in its place, or one that could not be
-    /// opened when its mirror was started again.
+    /// What a leg of the file is: a leg, what is in its place, or one that could not be opened when
+    /// its mirror was started again.
     ///
     /// # Errors
-    /// It is the last one in sync, or can't be now; the mirror does not run.
-    pub fn drop_leg(&self, volume: u16, of: &Volume) -> Result<Dropped, ControlError> {
+    /// The mirror does not run, or can't be written.
+    pub fn dropped(&self, volume: u16, of: &Volume) -> Result<Dropped, ControlError> {
         let report = self.mirror_report(volume)?;
         self.may_write(volume, &report)?;
         self.ensure_running(volume, &report)?;
@@ -44,27 +46,61 @@ impl Service {
                 let file = idle_leg(&state, volume, leg);
                 leg.volume.is_none() && file.is_some_and(|it| it.name == of.name)
             };
-            let mut legs = report.legs.iter();
+            let mut legs = report.legs.into_iter();
             let leg = legs.find(|it| match number {
                 Some(_) => it.volume == number,
                 None => is_idle(it),
             });
-            (number, leg)
+            (number, leg.map(Box::new))
         };
         match leg {
-            Some(leg) if orders::is_another(leg) => {
-                self.forget_place(volume, leg)?;
-                Ok(Dropped::Place)
-            }
+            Some(leg) if orders::is_another(&leg) => Ok(Dropped::Place(Some(leg))),
             Some(leg) => {
-                // Before it leaves: afterwards its file is not open any more.
-                let is_ours = has_own_superblock(leg) && self.is_the_same(leg).is_ok();
-                self.unmake_leg(volume, leg)?;
-                Ok(Dropped::Leg { is_ours })
+                // While it is there: afterwards its file is not open any more.
+                let is_ours = has_own_superblock(&leg) && self.is_the_same(&leg).is_ok();
+                Ok(Dropped::Leg { leg, is_ours })
             }
-            None if number.is_none() => Ok(Dropped::Place), // the mirror does not count it as a leg
+            None if number.is_none() => Ok(Dropped::Place(None)),
             None => Err(ControlError::refused("it has left meanwhile")),
         }
+    }
+
+    /// A leg of the file goes.
+    ///
+    /// # Errors
+    /// It is the last one in sync, or can't be now.
+    pub fn drop_leg(&self, volume: u16, dropped: &Dropped) -> Result<(), ControlError> {
+        match dropped {
+            Dropped::Place(Some(leg)) => self.forget_place(volume, leg),
+            Dropped::Place(None) => Ok(()),
+            Dropped::Leg { leg, .. } => self.unmake_leg(volume, leg),
+        }
+    }
+
+    /// Whether a leg is being removed.
+    pub fn is_leaving(&self, volume: u16, leg: &LegReport) -> bool {
+        let report = self.mirror_report(volume);
+        report.is_ok_and(|it| is_removing(&it, leg))
+    }
+
+    /// Waits until a leg has left whose removal goes on, so that it can be taken in again. Whether
+    /// its file is the mirror's still.
+    ///
+    /// # Errors
+    /// It has not left yet.
+    pub fn wait_left(&self, volume: u16, leg: &LegReport) -> Result<bool, ControlError> {
+        let (name, which) = (self.name(volume), &leg.name);
+        log::say(format!(
+            "{name}: {which}: it is taken in again when its removal is on the legs"
+        ));
+        if !self.wait_for(volume, SOON, |it| !is_removing(it, leg)) {
+            return Err(ControlError::refused(format!(
+                "{which}: it is being removed; braid mirror add takes it in again afterwards"
+            )));
+        }
+        let is_ours = self.is_the_same(leg).is_ok();
+        self.tidy_legs(volume);
+        Ok(is_ours)
     }
 
     /// Takes back that the configuration of a mirror has no leg at this place. It has no volume

@@ -46,7 +46,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long the engine has for what takes some writes.
-const SOON: Duration = Duration::from_secs(30);
+pub(super) const SOON: Duration = Duration::from_secs(30);
 /// How often it is asked meanwhile.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -353,8 +353,7 @@ impl Service {
         // Until its superblocks are overwritten it has its slot, though none of the mirror's legs.
         let is_it = |it: &LegReport| it.slot == Some(slot) && (it.id.is_none() || it.id == leg.id);
         // One that is not there has no place here as soon as its removal is being written.
-        let is_removing = |it: &MirrorReport| it.removing >> (slot & 15) & 1 == 1;
-        let is_gone = |it: &MirrorReport| !it.legs.iter().any(is_it) && !is_removing(it);
+        let is_gone = |it: &MirrorReport| !it.legs.iter().any(is_it) && !is_removing(it, leg);
         if !self.wait_for(volume, SOON, is_gone) {
             let undo = "braid mirror add takes the leg in again afterwards";
             let became = self.take_back(volume, Pending::Remove(slot), undo);
@@ -778,6 +777,12 @@ fn still_says(leg: &LegReport, failed: bool) -> bool {
         Some(UriKind::Memory(_)) => false,
         _ => failed || leg.volume.is_none() || leg.status == LegStatus::Missing,
     }
+}
+
+/// Whether the removal of a leg is being written to the others.
+pub(super) fn is_removing(report: &MirrorReport, leg: &LegReport) -> bool {
+    leg.slot
+        .is_some_and(|slot| report.removing >> (slot & 15) & 1 == 1)
 }
 
 #[cfg(test)]

@@ -28,6 +28,15 @@ struct Hung {
 static STARTING: [Mutex<()>; 4] = [const { Mutex::new(()) }; 4];
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
+impl Place {
+    fn target_verb(&self, words: &[&str]) {
+        let socket = self.path("b.ctl");
+        let socket = ["--socket", socket.to_str().unwrap()];
+        let output = self.braid(&[&["target"], words, &socket].concat());
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+}
+
 impl Hung {
     fn new() -> Option<Self> {
         let place = STARTED.fetch_add(1, Ordering::Relaxed) % STARTING.len();
@@ -113,10 +122,7 @@ impl Hung {
     }
 
     fn target_verb(&self, words: &[&str]) {
-        let socket = self.place.path("b.ctl");
-        let socket = ["--socket", socket.to_str().unwrap()];
-        let output = self.place.braid(&[&["target"], words, &socket].concat());
-        assert!(output.status.success(), "{words:?}: {output:?}");
+        self.place.target_verb(words);
     }
 
     /// Writes to the target do not begin for so long.
@@ -175,13 +181,22 @@ impl Hung {
         assert_eq!(self.legs(), before, "{words:?}");
     }
 
-    /// A verb whose record the target has got takes effect later, and says how it is undone.
+    /// A verb whose record the target has got takes effect later, and says how it is undone. It has
+    /// not got it where another one, as of a heartbeat, was being written when it froze.
     fn is_pending(&self, words: &[&str], undo: &str) {
-        self.target.freeze();
-        let said = self.late(&[&["mirror"], words].concat());
-        let pending = said.contains("takes effect when they answer");
-        assert!(pending && said.contains(undo), "{words:?}: {said}");
-        self.thaw();
+        let words = [&["mirror"], words].concat();
+        wait_until(|| {
+            self.target.freeze();
+            let said = self.late(&words);
+            self.thaw();
+            let is_pending = said.contains("takes effect when they answer");
+            let is_said = match is_pending {
+                true => said.contains(undo),
+                false => said.contains("nothing is pending"),
+            };
+            assert!(is_said, "{words:?}: {said}");
+            is_pending.then_some(())
+        });
     }
 }
 
@@ -222,6 +237,34 @@ fn replacement_taken_back() {
         it.is_taken_back(&["replace", "v0", "0", &new]);
         it.end();
     }
+}
+
+/// The file drops a leg, and the reload gives up while the removal is being written: the leg is
+/// taken in again.
+fn removal_by_reload_taken_back() {
+    let Some(mut it) = Hung::alone() else { return };
+    let config = it.place.path("b.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let leg = format!("[[volume.leg]]\nuri = \"{}\"\n", it.place.leg("a"));
+    let dropped = text.replace(&leg, "");
+    assert_ne!(dropped, text);
+    std::fs::write(&config, dropped).unwrap();
+    it.hold_writes("300s");
+    let (place, engine) = (&it.place, &mut it.engine);
+    std::thread::scope(|scope| {
+        let reload = scope.spawn(|| place.ask(&["reload"]));
+        engine.notes("it is taken in again when its removal is on the legs");
+        place.target_verb(&["set", "--port", "1", "hold_writes=0"]);
+        let output = reload.join().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let why = said(&output);
+        assert!(why.contains("did not leave within"), "{why}");
+        assert!(!why.contains("not all could be taken back"), "{why}");
+    });
+    it.until_done(&["mirror", "speed", "v0", "--resume"]);
+    let in_sync = || it.legs().iter().all(|leg| leg.1 == "in-sync");
+    wait_until(|| (it.legs().len() == 2 && in_sync()).then_some(()));
+    it.end();
 }
 
 fn removal_pending() {
@@ -459,6 +502,7 @@ fn t55_verb_that_times_out_is_taken_back_or_pending() {
         assembly_ended,
         name_pending,
         stop_pending,
+        removal_by_reload_taken_back,
         assembly_pending,
         removal_taken_back,
         addition_taken_back,
