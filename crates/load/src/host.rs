@@ -13,7 +13,7 @@ use engine::host::{HostConfig, HostControl, Multipath, VolumeConfig, VolumeInfo}
 use engine::limits::{IO_MAX, SCRATCH_BYTES};
 use paths::board::{Board, node_of};
 use paths::ends::{Resources, VolumePlan};
-use runtime::{ReactorConfig, ReactorStats};
+use runtime::{Polling, ReactorConfig, ReactorStats};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -32,8 +32,8 @@ pub struct HostPlan {
     pub volumes: Vec<VolumePlan>,
     /// The CPU of each core; `None` = not pinned.
     pub cores: Vec<Option<usize>>,
-    /// Never sleep.
-    pub spin: bool,
+    /// How the cores wait.
+    pub polling: Polling,
     /// Host NQN and identifier.
     pub identity: nvme::host::HostIdentity,
     /// Digests.
@@ -288,7 +288,7 @@ impl HostPlan {
         ReactorConfig {
             name: format!("braid-host-{core}"),
             cpu: self.cores[core],
-            spin: self.spin,
+            polling: self.polling,
             arena_bytes: self.scratch().at + u64::from(self.scratch().len),
             per_peer_max: None,
             addresses: resources.addresses.clone(),

@@ -1,11 +1,11 @@
 //! Two reactors exchange messages of an I/O's sizes over loopback TCP: what the runtime itself
 //! costs, without a protocol.
 //!
-//! `cargo run --release -p braid-runtime --example pingpong -- [--spin] [--depth N] [--payload
-//! BYTES] [--seconds S]`
+//! `cargo run --release -p braid-runtime --example pingpong -- [--spin|--sleep] [--depth N]
+//! [--payload BYTES] [--seconds S]`
 #![forbid(unsafe_code)]
 use engine::machine::*;
-use runtime::{Handle, ReactorConfig, ReactorStats, RuntimeError, now_ns, spawn};
+use runtime::{Handle, Polling, ReactorConfig, ReactorStats, RuntimeError, now_ns, spawn};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use sys::CountingAllocator;
@@ -171,7 +171,7 @@ impl Machine for End {
 fn start(
     name: &str,
     machine: End,
-    spin: bool,
+    polling: Polling,
     listener: Option<TcpListener>,
     address: Option<SocketAddr>,
 ) -> Result<Handle<End>, RuntimeError> {
@@ -181,7 +181,7 @@ fn start(
         cpu: cpus
             .get(usize::from(address.is_some()) % cpus.len().max(1))
             .copied(),
-        spin,
+        polling,
         arena_bytes: 1 << 20,
         per_peer_max: None,
         addresses: address.into_iter().collect(),
@@ -211,12 +211,13 @@ fn report(name: &str, end: &End, stats: &ReactorStats) {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut spin, mut depth, mut payload, mut seconds) = (false, 1, 4096, 2);
+    let (mut polling, mut depth, mut payload, mut seconds) = (Polling::default(), 1, 4096, 2);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a number"));
         match argument.as_str() {
-            "--spin" => spin = true,
+            "--spin" => polling = Polling::Always,
+            "--sleep" => polling = Polling::Never,
             "--depth" => depth = value()?.parse()?,
             "--payload" => payload = value()?.parse()?,
             "--seconds" => seconds = value()?.parse()?,
@@ -232,7 +233,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = start(
         "server",
         End::new(0, payload, 0),
-        spin,
+        polling,
         Some(listener),
         None,
     )?;
@@ -240,7 +241,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = start(
         "client",
         End::new(depth, payload, seconds),
-        spin,
+        polling,
         None,
         Some(address),
     )?;

@@ -1,7 +1,8 @@
 //! One loop per core: turns a machine's outputs into system calls and their results into its
 //! events. Safe code; everything unsafe is behind `sys`.
 //!
-//! * `reactor`: the loop: reap, handle, turn, outputs, transmit, submit once and sleep
+//! * `reactor`: the loop: reap, handle, turn, outputs, transmit, submit once and wait; `waits`:
+//!   polling and sleeping; `poll`: which of both
 //! * `connection`: a connection's life, from open or accept to `handle_closed`
 //! * `receive`, `send`: the two directions of a connection that is open; `messages`, `stall`: what
 //!   peers can hold by not reading, and for how long
@@ -38,6 +39,7 @@ mod memory;
 mod messages;
 mod outbox;
 mod passthrough;
+mod poll;
 mod queues;
 mod reactor;
 mod receive;
@@ -47,6 +49,7 @@ pub mod sysfs;
 mod thread;
 mod truncation_guard;
 mod volatile;
+mod waits;
 pub mod watchdog;
 pub mod workers;
 
@@ -57,6 +60,7 @@ pub use mailbox::{Kept, Mailbox, SendError, Sender};
 pub use memory::MemoryDevice;
 pub use outbox::Outbox;
 pub use passthrough::PassthroughDevice;
+pub use poll::{POLL_CPU_MAX_PERMILLE, PollStats, PollTally, Poller, Polling};
 pub use queues::{Doubt, QueueDevice};
 pub use sys::os::{now_ns, raise_open_files};
 pub use thread::{Handle, spawn, spawn_with};
@@ -89,8 +93,8 @@ pub struct ReactorConfig {
     pub name: String,
     /// Pin to this CPU.
     pub cpu: Option<usize>,
-    /// Never sleep.
-    pub spin: bool,
+    /// How it waits.
+    pub polling: Polling,
     /// Arena bytes (address space; memory is used as it is touched).
     pub arena_bytes: u64,
     /// Most connections from one address, to all reactors with this limit; `None`: no bound but the

@@ -6,7 +6,7 @@
 //! between raises it again.
 use crate::device::Opened;
 use crate::limits::MAILBOX_MAX;
-use crate::{Device, RuntimeError};
+use crate::{Device, PollStats, PollTally, RuntimeError};
 use engine::LocalDevice;
 use std::any::Any;
 use std::net::SocketAddr;
@@ -75,6 +75,7 @@ pub type Kept = Box<dyn Any + Send>;
 pub struct Sender<C> {
     queue: SyncSender<Mail<C>>,
     wake: Arc<Wake>,
+    tally: Arc<PollTally>,
 }
 
 impl<C> Clone for Sender<C> {
@@ -82,6 +83,7 @@ impl<C> Clone for Sender<C> {
         Self {
             queue: self.queue.clone(),
             wake: Arc::clone(&self.wake),
+            tally: Arc::clone(&self.tally),
         }
     }
 }
@@ -139,6 +141,11 @@ impl<C: Send> Sender<C> {
         Ok(sent)
     }
 
+    /// How the reactor has waited so far.
+    pub fn poll_stats(&self) -> PollStats {
+        self.tally.read()
+    }
+
     /// Sends without waiting.
     ///
     /// # Errors
@@ -159,6 +166,7 @@ impl<C: Send> Sender<C> {
 pub struct Mailbox<C> {
     queue: Receiver<Mail<C>>,
     wake: Arc<Wake>,
+    tally: Arc<PollTally>,
 }
 
 impl<C: Send> Mailbox<C> {
@@ -168,19 +176,26 @@ impl<C: Send> Mailbox<C> {
     /// No descriptor is left.
     pub fn new(name: &str) -> Result<(Sender<C>, Self), RuntimeError> {
         let wake = Arc::new(Wake::new(name)?);
+        let tally = Arc::new(PollTally::default());
         let (sender, queue) = sync_channel(MAILBOX_MAX);
         Ok((
             Sender {
                 queue: sender,
                 wake: Arc::clone(&wake),
+                tally: Arc::clone(&tally),
             },
-            Self { queue, wake },
+            Self { queue, wake, tally },
         ))
     }
 
     /// Descriptor that becomes readable when there are messages.
     pub(crate) fn watched(&self, name: &str) -> Result<Fd, RuntimeError> {
         self.wake.watched(name)
+    }
+
+    /// The reactor's waits, as its senders read them.
+    pub(crate) fn tally(&self) -> Arc<PollTally> {
+        Arc::clone(&self.tally)
     }
 
     /// The event that wakes the reactor, for other senders.

@@ -4,8 +4,8 @@
 //! A turn: the clock is read once; completions, messages and timers become events of the machine;
 //! then rounds of `turn`, outputs and transmissions until the machine is quiet; then everything
 //! goes to the kernel with one system call, which also sleeps until the next event or timeout.
-//! Spinning replaces the sleep by watching memory: the kernel is entered only when there is
-//! something to submit or to collect.
+//! Polling watches memory instead, for ever or as long as that pays (`waits`): the kernel is
+//! entered only when there is something to submit or to collect.
 //!
 //! Results that come without the kernel (memory devices, payload that was copied) are handed back
 //! between rounds, never from inside a call of the machine.
@@ -16,6 +16,7 @@ use crate::limits::*;
 use crate::listen::Listener;
 use crate::mailbox::{Mail, Mailbox};
 use crate::messages::Messages;
+use crate::waits::Waits;
 use crate::watchdog::{Pulse, watch};
 use crate::workers::{Bytes, Finished};
 use crate::{ReactorConfig, ReactorStats, RuntimeError};
@@ -24,9 +25,8 @@ use engine::machine::{ConnId, Memory, Output, Span};
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 use sys::freeze::{self, Point};
-use sys::{Arena, Completion, Extent, Fd, Ring, RingConfig, Wait, os};
+use sys::{Arena, Completion, Extent, Fd, Ring, RingConfig, os};
 
 /// One core's loop around a machine.
 pub(crate) struct Reactor<M: Machine> {
@@ -57,12 +57,12 @@ pub(crate) struct Reactor<M: Machine> {
     watched: Fd,
     /// Empty; kept for its memory.
     finished: Vec<Finished>,
-    mail: bool,
+    pub(crate) mail: bool,
     pulse: Arc<Pulse>,
     pub(crate) stopping: bool,
     /// After a stop: until then devices are waited for.
     devices_until_ns: u64,
-    spin: bool,
+    pub(crate) waits: Waits,
     name: String,
 }
 
@@ -136,6 +136,7 @@ where
             pulse.name_device(number, crate::device::path_of(device));
         }
         let ring = ring(&config, count)?;
+        let waits = Waits::new(config.polling, mailbox.tally());
         let listeners = config.listeners.into_iter();
         let listeners = listeners.map(|listener| Listener::new(listener, &config.name));
         let mut reactor = Self {
@@ -164,7 +165,7 @@ where
             pulse,
             stopping: false,
             devices_until_ns: u64::MAX,
-            spin: config.spin,
+            waits,
             name: config.name,
             machine,
         };
@@ -175,6 +176,8 @@ where
 
     /// Runs until the machine stops.
     pub(crate) fn run(mut self) -> Result<(M, ReactorStats), RuntimeError> {
+        self.measure_wakeup()
+            .map_err(|source| self.broken(source))?;
         let slept_before = sleeps();
         watch(&self.pulse);
         loop {
@@ -183,17 +186,24 @@ where
                 break;
             }
             let waits_ns = os::now_ns();
-            self.wait().map_err(|source| RuntimeError::Loop {
-                name: self.name.clone(),
-                source: source.into(),
-            })?;
+            let waited = self.wait(waits_ns).map_err(|source| self.broken(source))?;
             self.look(waits_ns);
+            self.note_wait(waited);
             self.reap();
             self.timers();
+            self.note_arrival();
         }
         self.stats.enters = self.ring.enters();
         self.stats.wakeups = sleeps().saturating_sub(slept_before);
         Ok((self.machine, self.stats))
+    }
+
+    /// The kernel refused to go on.
+    fn broken(&self, source: sys::Errno) -> RuntimeError {
+        RuntimeError::Loop {
+            name: self.name.clone(),
+            source: source.into(),
+        }
     }
 
     /// A new time, after a wait that began at `waits_ns`.
@@ -221,11 +231,14 @@ where
             self.dispatch(completion);
         }
         self.devices.reap_queues(&mut self.ring);
+        self.waits.has_arrival |= self.devices.has_results();
         self.take_mail();
     }
 
     fn dispatch(&mut self, completion: Completion) {
-        match Tag::from_bits(completion.tag) {
+        let tag = Tag::from_bits(completion.tag);
+        self.waits.has_arrival |= !matches!(tag, Tag::Send(_));
+        match tag {
             Tag::Connect(conn) => self.handle_connect(conn, completion.result),
             Tag::Receive(conn) => self.handle_receive(conn, completion),
             Tag::Send(conn) => self.handle_send(conn, completion),
@@ -300,6 +313,7 @@ where
             .poll_timeout()
             .is_some_and(|at| at <= self.now_ns)
         {
+            self.waits.has_arrival = true;
             self.machine.handle_timeout(self.now_ns);
         }
         self.expire_closing();
@@ -347,6 +361,7 @@ where
                         false => u64::MAX,
                     };
                     let (device, now) = (device_number(request.device), (self.now_ns, before_ns));
+                    self.waits.handle_sent();
                     self.devices
                         .begin(&mut self.ring, device, &request, span, now);
                     self.pulse.submits(device, self.devices.under_way());
@@ -382,58 +397,13 @@ where
         !self.again && devices && connections.all(Connection::is_free)
     }
 
-    /// Submits everything; sleeps or spins until there is something to do.
-    fn wait(&mut self) -> Result<(), sys::Errno> {
-        let timeout = self.next_timeout();
-        let behind = mem::take(&mut self.wants_send_end) && self.ring.has_unreported();
-        let busy = self.again || self.mail || behind || self.ring.has_completion();
-        let busy = busy || self.devices.has_results() || (!self.spin && !self.devices.arm_queues());
-        if self.spin {
-            if self.ring.wants_enter() {
-                self.ring.enter(Wait::No)?;
-            }
-            if busy || self.watch_memory(timeout) {
-                return Ok(());
-            }
-            return self.ring.enter(Wait::No);
-        }
-        let wait = match timeout {
-            _ if busy => Wait::No,
-            None => Wait::Forever,
-            Some(at) => match at.saturating_sub(os::now_ns()) {
-                0 => Wait::No,
-                left => Wait::AtMost(Duration::from_nanos(left)),
-            },
-        };
-        if wait == Wait::No && !self.ring.wants_enter() {
-            return Ok(());
-        }
-        self.ring.enter(wait)
-    }
-
     /// A turn by hand.
     #[cfg(test)]
     pub(crate) fn step(&mut self) {
         self.turn();
-        let _ = self.ring.enter(Wait::AtMost(Duration::from_millis(1)));
+        let most = sys::Wait::AtMost(std::time::Duration::from_millis(1));
+        let _ = self.ring.enter(most);
         self.reap();
-    }
-
-    /// Spins until there is a completion or a timeout has come (true), or the kernel wants to be
-    /// entered to post one (false).
-    fn watch_memory(&mut self, timeout: Option<u64>) -> bool {
-        loop {
-            if self.ring.has_completion() || self.devices.is_queue_ready() {
-                return true;
-            }
-            if self.ring.wants_enter() {
-                return false;
-            }
-            if timeout.is_some_and(|at| at <= os::now_ns()) {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
     }
 
     pub(crate) fn next_timeout(&self) -> Option<u64> {
@@ -536,7 +506,7 @@ fn sleeps() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Device, FileDevice};
+    use crate::{Device, FileDevice, Polling};
     use engine::machine::{Closed, DeviceError, DeviceOp, DeviceRequest, LocalDevice, Place, Send};
 
     /// A machine that does nothing.
@@ -583,7 +553,7 @@ mod tests {
         let config = ReactorConfig {
             name: "stuck".into(),
             cpu: None,
-            spin: false,
+            polling: Polling::Never,
             arena_bytes: 4096,
             per_peer_max: None,
             addresses: Vec::new(),

@@ -64,6 +64,7 @@ where
         match &connection.socket {
             Some(socket) if !message.is_empty() => {
                 let tag = Tag::Send(conn).bits();
+                self.waits.handle_sent();
                 connection.sending = Some(if is_awaited {
                     self.ring.send(socket, message, tag)
                 } else {
@@ -167,5 +168,109 @@ where
         }
         cookies.clear();
         self.connection_mut(conn).cookies = cookies;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::mailbox::Mailbox;
+    use crate::{Polling, ReactorConfig, spawn_with};
+    use engine::Machine;
+    use engine::machine::{Closed, ConnId, DeviceError, Memory, Output, Place, Send, Span};
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    const CONN: ConnId = ConnId(0);
+
+    /// Says the next part in the round after the one before was staged.
+    #[derive(Default)]
+    struct Talker {
+        parts: u32,
+        outputs: Vec<Output>,
+    }
+
+    impl Machine for Talker {
+        type Control = ();
+        fn connections_max(&self) -> u32 {
+            1
+        }
+        fn handle_accepted(&mut self, _: u32, _: u64) -> Option<ConnId> {
+            self.outputs.push(Output::Transmit(CONN));
+            Some(CONN)
+        }
+        fn handle_connected(&mut self, _: ConnId, _: u64) {}
+        fn handle_bytes(&mut self, _: ConnId, bytes: &[u8], _: u64) -> usize {
+            bytes.len()
+        }
+        fn placement(&mut self, _: ConnId) -> Option<Place> {
+            None
+        }
+        fn handle_payload(&mut self, _: ConnId, _: u32, _: u32, _: u64) {}
+        fn poll_transmit(&mut self, _: ConnId, out: &mut Vec<u8>, _: u64) -> Option<Option<Send>> {
+            if !self.outputs.is_empty() || self.parts == 3 {
+                return None;
+            }
+            out.push(b'a' + self.parts as u8);
+            self.parts += 1;
+            let span = Span { at: 0, len: 1 };
+            Some(Some(Send {
+                span,
+                digest: false,
+                cookie: 0,
+            }))
+        }
+        fn handle_sent(&mut self, _: ConnId, _: u32, _: u64) {
+            let next = match self.parts {
+                ..3 => Output::Transmit(CONN),
+                _ => Output::Close {
+                    conn: CONN,
+                    abort: false,
+                },
+            };
+            self.outputs.push(next);
+        }
+        fn handle_closed(&mut self, _: ConnId, _: Closed, _: u64) {
+            self.outputs.push(Output::Stop);
+        }
+        fn handle_device(&mut self, _: u32, _: Result<(), DeviceError>, _: u64) {}
+        fn handle_control(&mut self, (): (), _: u64) {}
+        fn turn(&mut self, _: &mut dyn Memory, _: u64) {}
+        fn poll_output(&mut self) -> Option<Output> {
+            self.outputs.pop()
+        }
+        fn poll_timeout(&self) -> Option<u64> {
+            None
+        }
+        fn handle_timeout(&mut self, _: u64) {}
+    }
+
+    /// The end of a send doesn't wake the reactor, and there is no other event here.
+    #[test]
+    fn words_behind_a_send_of_the_same_turn_leave() {
+        for polling in [Polling::default(), Polling::Always, Polling::Never] {
+            let config = ReactorConfig {
+                name: "talker".into(),
+                cpu: None,
+                polling,
+                arena_bytes: 4096,
+                per_peer_max: None,
+                addresses: Vec::new(),
+                listeners: Vec::new(),
+                devices: Vec::new(),
+            };
+            let handle = spawn_with(config, Talker::default(), Mailbox::new("talker").unwrap());
+            let handle = handle.unwrap();
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs
+                .set_read_timeout(Some(Duration::from_secs(60)))
+                .unwrap();
+            assert!(handle.sender().adopt(0, ours.into(), None));
+            let mut all = Vec::new();
+            theirs.read_to_end(&mut all).unwrap();
+            assert_eq!(all, b"a\0b\0c\0");
+            drop(theirs);
+            handle.join().unwrap();
+        }
     }
 }

@@ -115,7 +115,7 @@ mod tests {
         let config = ReactorConfig {
             name: "talker".into(),
             cpu: None,
-            spin: false,
+            polling: crate::Polling::Never,
             arena_bytes: 4096,
             per_peer_max: None,
             addresses: Vec::new(),

@@ -53,6 +53,17 @@ pub fn aside(file: OwnedFd) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// How often the calling thread has lost its CPU to another one while it could run.
+pub fn involuntary_switches() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills the whole structure, which is `usage`'s.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    assert!(result == 0, "getrusage knows its own thread");
+    // SAFETY: all zeroes are a value of it, and the kernel has filled it.
+    let usage = unsafe { usage.assume_init() };
+    usage.ru_nivcsw as u64
+}
+
 /// Raises the soft limit of open files to the hard one; returns what is in force (`None`: no
 /// limit).
 pub fn raise_open_files() -> Option<u64> {
@@ -219,6 +230,12 @@ mod tests {
     fn the_clock_does_not_go_back() {
         let before = now_ns();
         assert!(now_ns() >= before && before > 0);
+    }
+
+    #[test]
+    fn involuntary_switches_only_grow() {
+        let before = involuntary_switches();
+        assert!(involuntary_switches() >= before);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::control::{
 use super::discovery::{ReferralAddress, ReferralKeys};
 use super::quantity::{FromText, Size};
 use super::settings::Settings;
+use super::waits;
 use clap::Args;
 use serde_json::Value;
 use service::control::call::Nothing;
@@ -230,7 +231,7 @@ pub fn show(args: &ShowArgs) -> anyhow::Result<()> {
         for port in items(&result["ports"]) {
             show_port(text, port)?;
         }
-        Ok(())
+        items(&result["cores"]).try_for_each(|core| writeln!(text, "{}", waits::words(core)))
     })
 }
 

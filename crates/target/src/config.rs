@@ -27,7 +27,9 @@ pub use check::check_nqn;
 
 use super::discovery::{Offer, ReferralKeys};
 use super::faults::FaultSettings;
-use super::quantity::{AnaStates, Duration, Identifier, Rate, Size, Tail, from_text};
+use super::quantity::{
+    AnaStates, CpuShare, Duration, Identifier, Poll, Rate, Size, Tail, from_text,
+};
 use super::settings::Settings;
 use anyhow::bail;
 use paths::uri::PathUri;
@@ -97,6 +99,12 @@ pub struct Config {
     /// Never sleep.
     #[serde(default)]
     pub spin: bool,
+    /// Whether it polls before it sleeps.
+    #[serde(default)]
+    pub poll: Poll,
+    /// For that, most of a CPU.
+    #[serde(default)]
+    pub poll_cpu_max: CpuShare,
     /// Namespaces.
     #[serde(rename = "namespace", default)]
     pub namespaces: Vec<Namespace>,
@@ -302,6 +310,8 @@ impl Config {
             socket_mode: None,
             cpu: None,
             spin: false,
+            poll: Poll::default(),
+            poll_cpu_max: CpuShare::default(),
             namespaces: vec![namespace],
             ports,
             referrals: Vec::new(),

@@ -18,10 +18,12 @@ use super::faults::{show_chance, show_rule};
 use super::launch::cqt_ns;
 use super::quantity::{Ana, AnaStates, FromText, Size};
 use super::settings::Settings;
+use super::waits;
 use engine::target::{Board, FaultStats, Faults, TargetControl};
 use nvme::controller::{DiscoveryChange, PortOffer};
 use nvme::host::AnaState;
 use paths::uri::{UriKind, escaped, zone};
+use runtime::PollStats;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use service::control::call::Nothing;
@@ -33,6 +35,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Hands a change to the reactor; false if that is gone.
 pub type Send = Box<dyn Fn(TargetControl) -> bool + std::marker::Send + Sync>;
+/// Tells how the target has waited so far.
+pub type Waits = Box<dyn Fn() -> PollStats + std::marker::Send + Sync>;
 
 /// State of the running target, beside its reactor.
 pub struct Control {
@@ -44,6 +48,7 @@ pub struct Control {
     discovery_nqn: Option<String>,
     board: Arc<Board>,
     send: Send,
+    waits: Waits,
     state: Mutex<State>,
 }
 
@@ -130,6 +135,7 @@ impl Control {
         backends: Vec<Backend>,
         board: Arc<Board>,
         send: Send,
+        waits: Waits,
     ) -> Self {
         let groups = config.groups();
         let cqt_ns = cqt_ns(config, &backends);
@@ -168,6 +174,7 @@ impl Control {
             discovery_nqn: config.discovery_nqn.clone(),
             board,
             send,
+            waits,
             state: Mutex::new(State {
                 ports: ports.collect(),
                 namespaces: namespaces.collect(),
@@ -276,6 +283,7 @@ impl Control {
                 "hosts": state.hosts, "referrals": discovery::show_referrals(&state.referrals),
             },
             "ports": ports.collect::<Vec<_>>(),
+            "cores": [waits::json(0, &(self.waits)())],
             "namespaces": state.namespaces.iter().map(Namespace::show).collect::<Vec<_>>(),
         })
     }

@@ -128,7 +128,7 @@ pub fn launch(config: &Config, waker: Option<Waker>) -> anyhow::Result<Launched>
     let reactor = ReactorConfig {
         name: "braid-target".into(),
         cpu: config.cpu,
-        spin: config.spin,
+        polling: config.poll.polling(config.spin, config.poll_cpu_max),
         arena_bytes: config.buffers.0,
         per_peer_max: config
             .connections_per_host

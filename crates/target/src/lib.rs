@@ -6,6 +6,7 @@
 //! * `launch`: from that to a running reactor; `backend`: what the blocks lie in
 //! * `serve`: the verb in the foreground, with its `log`; [`embedded()`]: the same for a
 //!   program around it
+//! * [`waits`]: how cores waited, for `show`, and for engines
 //! * `control`: changing it while it runs, over a socket of [`service::control`];
 //!   `client`: the verbs that do so
 //!
@@ -30,6 +31,7 @@ pub mod quantity;
 mod reference;
 mod serve;
 mod settings;
+pub mod waits;
 
 pub use config::{check_nqn, identifiers, serial_of, volume_identifiers};
 pub use embedded::{Embedded, EmbeddedConfig, embedded};

@@ -1,6 +1,7 @@
 //! Quantities as they stand in the configuration and in control messages: text with a unit, checked
 //! where it is read, so that the error shows the place.
 use super::limits::WAIT_NS_MAX;
+use runtime::{POLL_CPU_MAX_PERMILLE, Polling};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,6 +30,38 @@ pub struct Rate(pub u64);
 /// Bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size(pub u64);
+
+/// Part of a CPU, per cent: 1 to 100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuShare(pub u16);
+
+impl Default for CpuShare {
+    fn default() -> Self {
+        Self(POLL_CPU_MAX_PERMILLE / 10)
+    }
+}
+
+/// Whether a reactor polls before it sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Poll {
+    /// While that costs less than a wake-up.
+    #[default]
+    Adaptive,
+    /// It sleeps at once.
+    Never,
+}
+
+impl Poll {
+    /// How a reactor waits with this, `spin`, and so much of a CPU.
+    pub fn polling(self, spin: bool, cpu_max: CpuShare) -> Polling {
+        match self {
+            _ if spin => Polling::Always,
+            Self::Adaptive => Polling::Adaptive(cpu_max.0 * 10),
+            Self::Never => Polling::Never,
+        }
+    }
+}
 
 /// An ANA state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +92,17 @@ impl FromText for Rate {
         units::parse_rate(text)
             .map(Rate)
             .map_err(|error| error.to_string())
+    }
+}
+
+impl FromText for CpuShare {
+    const WANTED: &'static str = "a share of a CPU in quotes, as in \"80%\"";
+    fn from_text(text: &str) -> Result<Self, String> {
+        let per_cent = text.strip_suffix('%').and_then(|it| it.parse().ok());
+        match per_cent {
+            Some(per_cent @ 1..=100) => Ok(Self(per_cent)),
+            _ => Err(format!("\"{text}\" is not a share of 1% to 100%")),
+        }
     }
 }
 
@@ -251,5 +295,5 @@ macro_rules! deserialize {
         }
     )*};
 }
-deserialize!(Duration Rate Size Tail AnaStates Identifier);
+deserialize!(Duration Rate Size CpuShare Tail AnaStates Identifier);
 deserialize!(super::faults::Errors super::faults::Chance super::faults::Switch);

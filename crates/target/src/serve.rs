@@ -4,7 +4,7 @@ use super::config::{Config, Port};
 use super::control::{self, Control};
 use super::launch::{Launched, launch};
 use super::log::{self, Logger};
-use super::quantity::{Duration, FromText, Size};
+use super::quantity::{Duration, FromText, Poll, Size};
 use super::settings::Settings;
 use anyhow::Context;
 use clap::Args;
@@ -71,6 +71,10 @@ pub struct ServeArgs {
     /// Never sleep
     #[arg(long)]
     spin: bool,
+    /// Polling while there is nothing to do: adaptive, while that costs less than a wake-up, or
+    /// never [default: adaptive]
+    #[arg(long, value_enum, value_name = "WHEN", conflicts_with = "spin")]
+    poll: Option<Poll>,
     /// No log of connections and injected faults on standard error
     #[arg(short, long)]
     quiet: bool,
@@ -87,6 +91,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     };
     config.cpu = args.cpu.or(config.cpu);
     config.spin |= args.spin;
+    config.poll = args.poll.unwrap_or(config.poll);
     config.socket = args.socket.or(config.socket);
     let access = config.access();
     let socket = match config.socket.take() {
@@ -257,12 +262,14 @@ fn serve_control(
     launched: &mut Launched,
 ) -> anyhow::Result<()> {
     let sender = launched.sender();
+    let waits = sender.clone();
     let control = Arc::new(Control::new(
         config,
         &launched.addresses,
         std::mem::take(&mut launched.backends),
         launched.board.clone(),
         Box::new(move |change| sender.send(change)),
+        Box::new(move || waits.poll_stats()),
     ));
     let listener = socket
         .listener

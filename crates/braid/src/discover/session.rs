@@ -70,7 +70,7 @@ pub fn start(
     let reactor = ReactorConfig {
         name: "braid-discovery".into(),
         cpu: None,
-        spin: false,
+        polling: runtime::Polling::Never,
         arena_bytes: ARENA_BYTES,
         per_peer_max: None,
         addresses: Vec::new(),

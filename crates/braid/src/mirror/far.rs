@@ -238,7 +238,7 @@ impl Far {
         let reactor = ReactorConfig {
             name: "braid-leg".to_owned(),
             cpu: None,
-            spin: false,
+            polling: runtime::Polling::Never,
             arena_bytes: scratch.at + u64::from(scratch.len),
             per_peer_max: None,
             addresses: resources.addresses,

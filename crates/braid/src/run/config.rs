@@ -47,7 +47,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 pub use subsystems::{Namespace, Subsystem};
-use target::quantity::{Duration, Identifier, Rate, Size};
+use target::quantity::{CpuShare, Duration, Identifier, Poll, Rate, Size};
 
 /// Keep-alive time-out, unless half of `io_timeout` is shorter (T12): as the kernel's host.
 const KEEP_ALIVE_NS: u64 = 5_000_000_000;
@@ -78,6 +78,12 @@ pub struct Config {
     /// Never sleep.
     #[serde(default)]
     pub spin: bool,
+    /// Whether a core polls before it sleeps.
+    #[serde(default)]
+    pub poll: Poll,
+    /// For that, most of a CPU for each core.
+    #[serde(default)]
+    pub poll_cpu_max: CpuShare,
     /// Memory for payload on each core; used as it is needed.
     #[serde(default = "keys::buffers")]
     pub buffers: Size,

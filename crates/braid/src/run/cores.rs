@@ -22,11 +22,13 @@ use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
 use runtime::watchdog::STUCK_GRACE;
 use runtime::{Device, Handle, Mailbox, PeerLimit, ReactorConfig};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use target::waits;
 
 /// Most I/Os in flight on each core.
 const IO_MAX: u32 = 4096;
@@ -151,7 +153,7 @@ impl Cores {
             let reactor = ReactorConfig {
                 name: name(core),
                 cpu: cpu(core),
-                spin: config.spin,
+                polling: config.poll.polling(config.spin, config.poll_cpu_max),
                 arena_bytes,
                 per_peer_max: per_peer_max.clone(),
                 addresses: resources.addresses.clone(),
@@ -352,6 +354,12 @@ impl Senders {
         let (to, from) = mpsc::sync_channel(1);
         self.all[0].send(RunControl::Standing(volume, path, to));
         from.recv_timeout(REPORT_WAIT).ok()
+    }
+
+    /// How all have waited, by core, in JSON.
+    pub fn waits(&self) -> Value {
+        let all = self.all.iter().map(Sender::poll_stats).enumerate();
+        all.map(|(core, stats)| waits::json(core, &stats)).collect()
     }
 
     /// How all are doing.

@@ -560,6 +560,7 @@ impl Methods for Service {
             EngineCall::Stat(Nothing) => {
                 let mut stat = self.report()?.stat();
                 stat["discovery"] = self.discovery.show().into();
+                stat["cores"] = self.senders.waits();
                 self.tell_awaited(&mut stat);
                 Ok(stat)
             }

@@ -103,6 +103,10 @@ pub fn show(text: &mut String, value: &Value) -> Result {
         let facts: Vec<_> = why.into_iter().chain(read).chain(by).collect();
         paragraph(text, "", &facts.join("; "))?;
     }
+    for core in items(&value["cores"]) {
+        writeln!(text, "core {}:", core["core"])?;
+        paragraph(text, "", &target::waits::words(core))?;
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 use engine::Core;
 use engine::export::{ExportConfig, ExportControl, Offer};
 use engine::host::{HostConfig, Multipath, PathConfig, PathKind, Recovery, VolumeConfig};
-use runtime::{Handle, ReactorConfig, ReactorStats, spawn};
+use runtime::{Handle, Polling, ReactorConfig, ReactorStats, spawn};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -88,7 +88,7 @@ fn start(target: &Target) -> Handle<Core> {
     let config = ReactorConfig {
         name: "copies".into(),
         cpu: None,
-        spin: false,
+        polling: Polling::Never,
         arena_bytes: ARENA,
         per_peer_max: None,
         addresses: vec![target.1],

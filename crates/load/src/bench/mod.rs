@@ -13,6 +13,7 @@ use policy::{Hedging, Knobs, Policy};
 use result::BenchResult;
 use std::sync::Arc;
 use std::time::Duration;
+use target::quantity::{CpuShare, Poll};
 use terminal::exit::Usage;
 use terminal::output::{self, Format, Style};
 use terminal::signals::Interrupt;
@@ -49,6 +50,16 @@ pub struct BenchArgs {
     /// Never sleep: lowest latency, whole CPUs
     #[arg(long)]
     spin: bool,
+    /// Polling of a core that has nothing to do: adaptive, while that costs less than a wake-up,
+    /// or never
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "WHEN",
+        conflicts_with = "spin"
+    )]
+    poll: Poll,
     /// NVMe/TCP digests to ask for
     #[arg(long, value_enum, value_delimiter = ',', value_name = "header,data")]
     digests: Vec<Digest>,
@@ -184,7 +195,7 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
             quiesce_ns: engine::host::Recovery::default().quiesce_ns,
         }],
         cores: args.common.pins()?,
-        spin: args.spin,
+        polling: args.poll.polling(args.spin, CpuShare::default()),
         identity: match remote {
             true => identity::identity(&args.identity)?,
             false => identity::ephemeral(),

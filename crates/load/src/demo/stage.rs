@@ -286,7 +286,7 @@ fn plan(fast: &str, slow: &str, cpu: Option<usize>) -> anyhow::Result<HostPlan> 
             volume("slow alone", vec![slow]),
         ],
         cores: vec![cpu],
-        spin: false,
+        polling: runtime::Polling::default(),
         identity: identity::ephemeral(),
         digests: nvme::host::Digests::default(),
         connect_timeout_ns: 5_000 * MS,

@@ -1,6 +1,6 @@
 //! Allocations of a reactor per frame once it is warm: none.
 use crate::echo_machine::Echo;
-use runtime::{ReactorConfig, spawn};
+use runtime::{Polling, ReactorConfig, spawn};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ fn a_warm_reactor_allocates_nothing() {
     let config = ReactorConfig {
         name: "echo".into(),
         cpu: None,
-        spin: false,
+        polling: Polling::default(),
         arena_bytes: 64 << 16,
         per_peer_max: None,
         addresses: Vec::new(),

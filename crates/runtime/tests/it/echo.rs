@@ -2,19 +2,19 @@
 //! back.
 use crate::echo_machine::{DIGEST, Echo, HEADER};
 use nvme::crc32c;
-use runtime::{Handle, ReactorConfig, spawn};
+use runtime::{Handle, Polling, ReactorConfig, spawn};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 const FRAME_MAX: u32 = 256 << 10;
 
-fn start(connections: usize, buffers: u32, spin: bool) -> (Handle<Echo>, SocketAddr) {
+fn start(connections: usize, buffers: u32, polling: Polling) -> (Handle<Echo>, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let config = ReactorConfig {
         name: "echo".into(),
         cpu: None,
-        spin,
+        polling,
         arena_bytes: u64::from(buffers) * u64::from(FRAME_MAX),
         per_peer_max: None,
         addresses: Vec::new(),
@@ -85,8 +85,8 @@ fn converse(address: SocketAddr, seed: u64, frames: usize) {
 
 #[test]
 fn frames_come_back_however_they_are_split() {
-    for spin in [false, true] {
-        let (handle, address) = start(2, 8, spin);
+    for polling in [Polling::default(), Polling::Always, Polling::Never] {
+        let (handle, address) = start(2, 8, polling);
         for seed in 0..4 {
             converse(address, seed, 60);
         }
@@ -107,7 +107,7 @@ fn frames_come_back_however_they_are_split() {
 #[test]
 fn of_large_payloads_in_a_row_little_is_copied() {
     const LEN: u32 = 128 << 10;
-    let (handle, address) = start(1, 8, false);
+    let (handle, address) = start(1, 8, Polling::default());
     let mut stream = TcpStream::connect(address).unwrap();
     let mut frame = vec![5; HEADER + LEN as usize];
     frame[..HEADER].copy_from_slice(&u64::from(LEN).to_le_bytes());
@@ -129,7 +129,7 @@ fn of_large_payloads_in_a_row_little_is_copied() {
 
 #[test]
 fn connections_share_too_few_buffers_and_all_finish() {
-    let (handle, address) = start(16, 3, false);
+    let (handle, address) = start(16, 3, Polling::default());
     std::thread::scope(|scope| {
         for seed in 0..12 {
             scope.spawn(move || converse(address, 100 + seed, 30));
@@ -141,7 +141,7 @@ fn connections_share_too_few_buffers_and_all_finish() {
 
 #[test]
 fn garbage_closes_only_its_own_connection() {
-    let (handle, address) = start(4, 4, false);
+    let (handle, address) = start(4, 4, Polling::default());
     let mut bad = TcpStream::connect(address).unwrap();
     bad.write_all(&[0xff; 64]).unwrap();
     let closed = bad.read(&mut [0; 1]);

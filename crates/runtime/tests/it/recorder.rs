@@ -1,7 +1,7 @@
 //! A machine that does what the test says and tells it what happens.
 use engine::machine::*;
 use runtime::{
-    Device, Handle, Mailbox, PeerLimit, ReactorConfig, ReactorStats, RuntimeError, Sender,
+    Device, Handle, Mailbox, PeerLimit, Polling, ReactorConfig, ReactorStats, RuntimeError, Sender,
     spawn_with,
 };
 use std::collections::VecDeque;
@@ -172,7 +172,7 @@ pub struct Recording {
 pub struct Options {
     pub connections: u32,
     pub refuse: bool,
-    pub spin: bool,
+    pub polling: Polling,
     pub per_peer_max: Option<PeerLimit>,
     pub addresses: Vec<SocketAddr>,
     pub listeners: Vec<TcpListener>,
@@ -184,7 +184,7 @@ impl Default for Options {
         Self {
             connections: 4,
             refuse: false,
-            spin: false,
+            polling: Polling::default(),
             per_peer_max: None,
             addresses: Vec::new(),
             listeners: Vec::new(),
@@ -200,7 +200,7 @@ pub fn config(options: Options) -> ReactorConfig {
     ReactorConfig {
         name: "recorder".into(),
         cpu: None,
-        spin: options.spin,
+        polling: options.polling,
         arena_bytes: ARENA,
         per_peer_max: options.per_peer_max,
         addresses: options.addresses,

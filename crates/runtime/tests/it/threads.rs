@@ -1,7 +1,7 @@
 //! Threads, messages, timeouts, panics, errors of the set-up.
 use crate::recorder::{Command, Event, Options, Recording, config, span};
 use engine::machine::{Closed, ConnId, Output};
-use runtime::{Device, FileDevice, Mailbox, RuntimeError};
+use runtime::{Device, FileDevice, Mailbox, Polling, RuntimeError};
 use std::io::Read;
 use std::net::TcpStream;
 
@@ -9,9 +9,9 @@ const C0: ConnId = ConnId(0);
 
 #[test]
 fn messages_from_many_threads_all_arrive() {
-    for spin in [false, true] {
+    for polling in [Polling::default(), Polling::Always, Polling::Never] {
         let recording = Recording::start(Options {
-            spin,
+            polling,
             ..Options::default()
         });
         std::thread::scope(|scope| {

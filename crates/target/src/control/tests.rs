@@ -55,7 +55,14 @@ fn over(backend: &str, size: Option<Size>, groups: &[u32]) -> Fixture {
         true
     });
     let board = Arc::new(Board::new(2));
-    let control = Arc::new(Control::new(&config, &addresses, backends, board, send));
+    let control = Arc::new(Control::new(
+        &config,
+        &addresses,
+        backends,
+        board,
+        send,
+        Box::new(Default::default),
+    ));
     Fixture { control, sent }
 }
 
