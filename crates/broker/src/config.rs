@@ -4,6 +4,7 @@ use nvme::queue::check;
 use queue::Kind;
 use runtime::Device;
 use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Storage of the blocks of a namespace.
 #[derive(Clone, Debug)]
@@ -12,6 +13,57 @@ pub enum Store {
     Device(Device),
     /// A volume of a running engine.
     Volume(Volume),
+    /// A volume or mirror of the engine that the server is in.
+    Engine(Arc<EngineNamespace>),
+}
+
+/// A namespace of the queue server of an engine.
+#[derive(Debug)]
+pub struct EngineNamespace {
+    /// The engine's number of it, which is never another's.
+    number: u32,
+    /// Of its device.
+    name: String,
+    /// `None`: the device has not been ready.
+    shape: Mutex<Option<Shape>>,
+}
+
+/// Size of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// log2 of the block size, 9 to 12.
+    pub block_shift: u8,
+    /// Blocks.
+    pub blocks: u64,
+    /// Its device takes no changes.
+    pub read_only: bool,
+}
+
+impl EngineNamespace {
+    /// Whose device has not been ready.
+    pub fn new(number: u32, name: String) -> Self {
+        let shape = Mutex::default();
+        Self {
+            number,
+            name,
+            shape,
+        }
+    }
+
+    /// See [`QueueCommand::namespace`](engine::QueueCommand::namespace).
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Its device is ready, or has another size: for queues that are opened from now on. `None`: it
+    /// can't be used.
+    pub fn set_shape(&self, shape: Option<Shape>) {
+        *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = shape;
+    }
+
+    fn shape(&self) -> Option<Shape> {
+        *self.shape.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Store {
@@ -23,6 +75,7 @@ impl Store {
             // Memory; no other device is served.
             Self::Device(_) => "mem:".into(),
             Self::Volume(volume) => format!("nbd:{}", volume.address()),
+            Self::Engine(it) => format!("volume {}", it.name),
         }
     }
 }
@@ -38,12 +91,31 @@ impl From<Device> for Store {
 pub struct Namespace {
     /// Storage of its blocks.
     pub device: Store,
-    /// log2 of the block size, 9 to 12.
+    /// log2 of the block size, 9 to 12; of no use where its device says it
+    /// ([`EngineNamespace::set_shape`]).
     pub block_shift: u8,
-    /// Blocks.
+    /// Blocks; as the block size.
     pub blocks: u64,
     /// No client may change it.
     pub read_only: bool,
+}
+
+impl Namespace {
+    /// Its size; `None`: its device has not been ready.
+    fn shape(&self) -> Option<Shape> {
+        let own = Shape {
+            block_shift: self.block_shift,
+            blocks: self.blocks,
+            read_only: self.read_only,
+        };
+        match &self.device {
+            Store::Engine(it) => it.shape().map(|it| Shape {
+                read_only: it.read_only || self.read_only,
+                ..it
+            }),
+            Store::Device(_) | Store::Volume(_) => Some(own),
+        }
+    }
 }
 
 /// A client's right to a namespace.
@@ -163,20 +235,21 @@ impl Grant {
     /// The namespaces as a queue of this client has them, by NSID − 1.
     pub(crate) fn views(&self, namespaces: &[Namespace]) -> Vec<Option<check::Namespace>> {
         let view = |(index, namespace): (usize, &Namespace)| {
+            let shape = namespace.shape()?;
             let whole = check::Namespace {
-                block_shift: namespace.block_shift,
-                blocks: namespace.blocks,
+                block_shift: shape.block_shift,
+                blocks: shape.blocks,
                 first: 0,
-                end: namespace.blocks,
-                read_only: namespace.read_only,
+                end: shape.blocks,
+                read_only: shape.read_only,
             };
             let Some(rights) = &self.namespaces else {
                 return Some(whole);
             };
             let right = rights.iter().find(|it| it.nsid as usize == index + 1)?;
             Some(check::Namespace {
-                first: right.first,
-                end: right.end.min(namespace.blocks),
+                first: right.first.min(shape.blocks),
+                end: right.end.min(shape.blocks),
                 read_only: whole.read_only || right.read_only,
                 ..whole
             })

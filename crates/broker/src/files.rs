@@ -23,6 +23,7 @@
 //! as queues have entries, and queues are served in turn. Changes that wait for others that they
 //! overlap ([`crate::order`]) count only once they may begin: so none of them keeps from going on
 //! what it waits for.
+use crate::lane::Executor;
 use crate::limits::{BOUNCES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::order::{Begun, Orders, ThreadOrder};
 use crate::transfer::{Door, Memories, Part};
@@ -289,17 +290,6 @@ impl Files {
         &mut self.ring
     }
 
-    /// Starts a request, or lets it wait.
-    pub fn begin(&mut self, job: Job, work: Work, memories: &Memories) {
-        let mut parts = self.spare.pop().unwrap_or_default();
-        if matches!(work, Work::Read { .. } | Work::Write { .. }) {
-            let held = |part: &Part| (Arc::clone(memories.region(part.region)), *part);
-            parts.extend(memories.parts().iter().map(held));
-        }
-        let door = work.is_change().then(|| memories.door().clone());
-        self.add(job, work, parts, door);
-    }
-
     /// Starts flushing every file that may be written, for nobody ([`NO_LANE`]); how many these
     /// are.
     pub fn flush_files(&mut self) -> u32 {
@@ -453,32 +443,6 @@ impl Files {
         let all = self.requests.iter().map(|(_, request)| request);
         let its = all.filter(|it| it.job.lane == lane);
         its.fold(0, |set, it| set | 1 << it.job.namespace)
-    }
-
-    /// Takes back what waits of a lane: one command, or all. How many there were; their ends come
-    /// as any other.
-    pub fn cancel(&mut self, lane: usize, cid: Option<u16>) -> u32 {
-        let before = self.cancelled.len();
-        let (requests, cancelled) = (&self.requests, &mut self.cancelled);
-        let named = |it: &Request| cid.is_none_or(|cid| it.job.cid == cid);
-        if let Some(known) = self.lanes.get_mut(lane) {
-            known.waiting.retain(|&slot| {
-                let named = named(&requests[slot]);
-                if named {
-                    cancelled.push(slot);
-                }
-                !named
-            });
-        }
-        self.waiting -= cancelled.len() - before;
-        let parked = |it: &Request| it.parked && it.job.lane == lane && named(it);
-        let all = requests.iter().filter(|(_, it)| parked(it));
-        cancelled.extend(all.map(|(key, _)| key.index()));
-        // Requests that they kept waiting may begin before their ends are told.
-        for at in before..self.cancelled.len() {
-            self.leave_order(self.cancelled[at]);
-        }
-        (self.cancelled.len() - before) as u32
     }
 
     /// The next request that has ended. Never sleeps. A completion that is not
@@ -642,6 +606,48 @@ impl Files {
             status,
             flush: request.flush || matches!(request.work, Work::Flush { .. }),
         }
+    }
+}
+
+impl Executor for Files {
+    fn begin(&mut self, job: Job, work: Work, memories: &Memories) {
+        let mut parts = self.spare.pop().unwrap_or_default();
+        if matches!(work, Work::Read { .. } | Work::Write { .. }) {
+            let held = |part: &Part| (Arc::clone(memories.region(part.region)), *part);
+            parts.extend(memories.parts().iter().map(held));
+        }
+        let door = work.is_change().then(|| memories.door().clone());
+        self.add(job, work, parts, door);
+    }
+
+    fn cancel(&mut self, lane: usize, cid: Option<u16>) -> u32 {
+        let before = self.cancelled.len();
+        let (requests, cancelled) = (&self.requests, &mut self.cancelled);
+        let named = |it: &Request| cid.is_none_or(|cid| it.job.cid == cid);
+        if let Some(known) = self.lanes.get_mut(lane) {
+            known.waiting.retain(|&slot| {
+                let named = named(&requests[slot]);
+                if named {
+                    cancelled.push(slot);
+                }
+                !named
+            });
+        }
+        self.waiting -= cancelled.len() - before;
+        let parked = |it: &Request| it.parked && it.job.lane == lane && named(it);
+        let all = requests.iter().filter(|(_, it)| parked(it));
+        cancelled.extend(all.map(|(key, _)| key.index()));
+        // Requests that they kept waiting may begin before their ends are told.
+        for at in before..self.cancelled.len() {
+            self.leave_order(self.cancelled[at]);
+        }
+        (self.cancelled.len() - before) as u32
+    }
+
+    #[inline]
+    fn take_copied(&mut self, lane: usize) -> u64 {
+        let known = self.lanes.get_mut(lane);
+        known.map_or(0, |known| std::mem::take(&mut known.copied))
     }
 }
 

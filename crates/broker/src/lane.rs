@@ -11,7 +11,7 @@
 //! by other ways (T9). So whether the client has let go of the queue is looked at right before
 //! anything is changed, also by commands that were fetched before; for files, right before the
 //! kernel is asked ([`crate::files`]).
-use crate::files::{Files, Job, Work};
+use crate::files::{Job, Work};
 use crate::limits::{BATCH, TURN_BYTES};
 use crate::transfer::{Door, Memories, Region};
 use crate::zeroing::Zeroing;
@@ -54,6 +54,17 @@ pub struct ThreadTally {
     /// How often it was about to sleep: two more system calls each, also where there was something
     /// to do after all.
     pub sleeps: AtomicU64,
+}
+
+/// Does what takes time; the end of each is told to [`Lane::ended`].
+pub trait Executor {
+    /// Starts a request, or lets it wait.
+    fn begin(&mut self, job: Job, work: Work, memories: &Memories);
+    /// Takes back what waits of a lane: one command, or all. How many there were; their ends come
+    /// as any other.
+    fn cancel(&mut self, lane: usize, cid: Option<u16>) -> u32;
+    /// Bytes that were copied for requests of a lane since this was asked.
+    fn take_copied(&mut self, lane: usize) -> u64;
 }
 
 /// Parts of a lane.
@@ -200,7 +211,7 @@ impl Lane {
 
     /// Fetches and executes what is there, up to [`BATCH`] commands; how many there were.
     #[inline]
-    pub fn turn(&mut self, at: usize, namespaces: &[Namespace], files: &mut Files) -> u16 {
+    pub fn turn(&mut self, at: usize, namespaces: &[Namespace], files: &mut impl Executor) -> u16 {
         if self.closing || self.broken.is_some() || self.has_lost_memory() {
             return 0;
         }
@@ -296,7 +307,7 @@ impl Lane {
         at: usize,
         entry: &Entry,
         namespaces: &[Namespace],
-        files: &mut Files,
+        files: &mut impl Executor,
     ) -> Result<Begun, Status> {
         let checked = check::check(entry, &self.views, TRANSFER_MAX, self.trust)?;
         if checked.data > 0 {
@@ -326,7 +337,7 @@ impl Lane {
             Store::Device(Device::Passthrough(_) | Device::Queue(_)) => {
                 Err(Status::INVALID_NAMESPACE)
             }
-            Store::Device(Device::File(_)) | Store::Volume(_) => {
+            Store::Device(Device::File(_)) | Store::Volume(_) | Store::Engine(_) => {
                 let work = self.file_work(&checked)?;
                 let Some(work) = work else {
                     return Ok(Begun::Done(0));
@@ -340,7 +351,7 @@ impl Lane {
 
     /// Takes back what was not begun: one command, or all. How many there were.
     #[cold]
-    fn cancel(&mut self, at: usize, cid: Option<u16>, files: &mut Files) -> u32 {
+    fn cancel(&mut self, at: usize, cid: Option<u16>, files: &mut impl Executor) -> u32 {
         let mut count = files.cancel(at, cid);
         let first = self.zeroing.front();
         let mut next = usize::from(first.is_some_and(Zeroing::has_begun));
@@ -372,13 +383,13 @@ impl Lane {
         at: usize,
         entry: &Entry,
         namespaces: &[Namespace],
-        files: &mut Files,
+        files: &mut impl Executor,
     ) -> Result<Begun, Status> {
         let is_file = |index: &usize| {
             self.views.get(*index).is_some_and(Option::is_some)
                 && matches!(
                     namespaces[*index].device,
-                    Store::Device(Device::File(_)) | Store::Volume(_)
+                    Store::Device(Device::File(_)) | Store::Volume(_) | Store::Engine(_)
                 )
         };
         let mut indices = (0..namespaces.len()).filter(is_file);

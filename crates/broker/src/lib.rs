@@ -4,7 +4,8 @@
 //! * [`Broker`]: what runs; [`Config`]: what it has, and who may use it
 //! * `server`: the socket: who comes, what they ask for, when they are gone; `session`: a
 //!   connection's own thread
-//! * `worker`: a thread that serves queues: spins, then sleeps
+//! * `worker`: a thread that serves queues: spins, then sleeps; [`CoreQueues`]: a core of an engine
+//!   that does
 //! * `lane`: one queue: fetches, checks, executes, answers; `zeroing`: what is too much at once
 //! * `transfer`: between a device and registered memory; `files`: what takes time;
 //!   `volume`: a running engine's; `order`: of changes that overlap
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod core_queues;
 mod files;
 mod lane;
 pub mod limits;
@@ -28,10 +30,13 @@ mod volume;
 mod worker;
 mod zeroing;
 
-pub use config::{Config, Grant, Identity, Namespace, NamespaceRight, Rights, Store};
+pub use config::{
+    Config, EngineNamespace, Grant, Identity, Namespace, NamespaceRight, Rights, Shape, Store,
+};
+pub use core_queues::{CoreQueues, ToCore};
 pub use nvme::queue::check::Trust;
-pub use server::Broker;
 /// A broker without threads, for whoever is all of them: a fuzzer.
 #[doc(hidden)]
 pub use server::room;
+pub use server::{Broker, PostToCore};
 pub use volume::{Volume, VolumeAddress};

@@ -7,6 +7,7 @@
 //! requests to files are waited for, and then the files' flush; one that never returns for
 //! [`STOP_NS`] only.
 use crate::config::{Config, Store};
+use crate::core_queues::{Link, ToCore};
 use crate::lane::{GivenUp, ThreadTally};
 use crate::limits::{DEAF_NS, EAR_STACK_BYTES, FAREWELLS_MAX, NAMESPACES_MAX, QUEUES_MAX};
 use crate::limits::{STOP_NS, WORKERS_MAX};
@@ -57,10 +58,30 @@ impl Broker {
     /// # Errors
     /// What can't be, or what the system refuses.
     pub fn start(config: Config) -> Result<Self, String> {
+        Self::start_with(config, None)
+    }
+
+    /// Starts the server of queues that are on a core of an engine, which has the namespaces, as
+    /// [`CoreQueues`](crate::CoreQueues). `post` hands it a message, in order, and wakes it.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub fn start_on(config: Config, post: PostToCore) -> Result<Self, String> {
+        Self::start_with(config, Some(post))
+    }
+
+    fn start_with(config: Config, post: Option<PostToCore>) -> Result<Self, String> {
         let stop = Arc::new(AtomicBool::new(false));
         let event = Arc::new(Event::new().map_err(|error| format!("eventfd: {error}"))?);
         let mut server = Server::new(config, Arc::clone(&stop), Arc::clone(&event))?;
-        if let Err(why) = server.hire() {
+        let hired = match post {
+            None => server.hire(),
+            Some(post) => {
+                server.join_core(post);
+                Ok(())
+            }
+        };
+        if let Err(why) = hired {
             let _ = server.dismiss();
             return Err(why);
         }
@@ -105,14 +126,20 @@ impl Drop for Broker {
     }
 }
 
-/// A thread that serves queues.
+/// Hands a message to a core, in order, and wakes it.
+pub type PostToCore = Box<dyn Fn(ToCore) + Send>;
+
+/// Where messages to what serves queues go.
+enum Mailbox {
+    Thread(Post),
+    Core(Arc<Link>, PostToCore),
+}
+
+/// A thread, or a core of an engine, that serves queues.
 struct Crew {
-    mailbox: Sender<Message>,
-    /// There is something in it.
-    has_mail: Arc<AtomicBool>,
-    event: Arc<Event>,
+    mailbox: Mailbox,
     tally: Arc<ThreadTally>,
-    /// `None`: whoever has a room.
+    /// `None`: a core's, or of a room.
     thread: Option<JoinHandle<()>>,
     /// Queues that it has.
     queues: u32,
@@ -120,9 +147,17 @@ struct Crew {
 
 impl Crew {
     fn send(&self, message: Message) {
-        let _ = self.mailbox.send(message);
-        self.has_mail.store(true, Ordering::Release);
-        self.event.raise();
+        match &self.mailbox {
+            Mailbox::Thread(post) => {
+                let _ = post.mailbox.send(message);
+                post.has_mail.store(true, Ordering::Release);
+                post.event.raise();
+            }
+            Mailbox::Core(link, post) => post(ToCore {
+                link: Arc::clone(link),
+                message,
+            }),
+        }
     }
 }
 
@@ -220,33 +255,49 @@ impl Server {
     /// Another one, and what its thread is made of.
     fn crew(&mut self, cpu: Option<usize>) -> Result<worker::Plan, String> {
         let (mailbox, received) = mpsc::channel();
-        let has_mail = Arc::new(AtomicBool::new(false));
-        let raised = Arc::new(Event::new().map_err(|error| format!("eventfd: {error}"))?);
+        let raised = Event::new().map_err(|error| format!("eventfd: {error}"))?;
+        let post = Post {
+            mailbox,
+            has_mail: Arc::default(),
+            event: Arc::new(raised),
+        };
         let plan = worker::Plan {
             cpu,
             spin_ns: self.config.spin_ns,
             namespaces: self.config.namespaces.clone().into(),
             orders: self.orders.clone(),
             mailbox: received,
-            post: Post {
-                mailbox: mailbox.clone(),
-                has_mail: Arc::clone(&has_mail),
-                event: Arc::clone(&raised),
-            },
+            post: post.clone(),
             news: self.tell.clone(),
             news_event: Arc::clone(&self.event),
             tally: Arc::default(),
         };
         self.crews.push(Crew {
             tally: Arc::clone(&plan.tally),
-            mailbox,
-            has_mail,
-            event: raised,
+            mailbox: Mailbox::Thread(post),
             thread: None,
             queues: 0,
         });
         self.serving += 1;
         Ok(plan)
+    }
+
+    /// A core of an engine serves all queues.
+    fn join_core(&mut self, post: PostToCore) {
+        let link = Link {
+            namespaces: self.config.namespaces.clone().into(),
+            spin_ns: self.config.spin_ns,
+            news: self.tell.clone(),
+            news_event: Arc::clone(&self.event),
+            tally: Arc::default(),
+        };
+        self.crews.push(Crew {
+            tally: Arc::clone(&link.tally),
+            mailbox: Mailbox::Core(Arc::new(link), post),
+            thread: None,
+            queues: 0,
+        });
+        self.serving += 1;
     }
 
     fn serve(&mut self) -> Result<(), String> {
@@ -575,7 +626,13 @@ fn check(config: &Config) -> Result<(), String> {
     if namespaces == 0 || namespaces > NAMESPACES_MAX {
         return Err(format!("{namespaces} namespaces: 1 to {NAMESPACES_MAX}"));
     }
-    if config.workers.is_empty() || config.workers.len() > WORKERS_MAX {
+    // None is of the engine, or all: a core has its queues then.
+    let is_engines = |it: &crate::Namespace| matches!(it.device, Store::Engine(_));
+    let of_engine = config.namespaces.iter().filter(|it| is_engines(it)).count();
+    if of_engine > 0 && (of_engine < namespaces || !config.workers.is_empty()) {
+        return Err("an engine serves its own volumes only, on a core of its own".into());
+    }
+    if of_engine == 0 && !(1..=WORKERS_MAX).contains(&config.workers.len()) {
         return Err(format!(
             "{} threads: 1 to {WORKERS_MAX}",
             config.workers.len()
@@ -600,7 +657,8 @@ fn check(config: &Config) -> Result<(), String> {
         return Err("a queue of another server can't be a namespace".into());
     }
     let wrong = |namespace: &crate::Namespace| {
-        !(9..=12).contains(&namespace.block_shift) || namespace.blocks == 0
+        !is_engines(namespace)
+            && (!(9..=12).contains(&namespace.block_shift) || namespace.blocks == 0)
     };
     match config.namespaces.iter().position(wrong) {
         Some(at) => Err(format!(

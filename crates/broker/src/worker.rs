@@ -9,7 +9,7 @@
 //! edges instead.
 use crate::Namespace;
 use crate::files::{Ended, Files, NO_LANE};
-use crate::lane::{GivenUp, Lane, ThreadTally};
+use crate::lane::{Executor, GivenUp, Lane, ThreadTally};
 use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS, NAMESPACES_MAX, TURN_BYTES};
 use crate::order::{Begun, Orders};
 use crate::session::Brought;

@@ -10,6 +10,7 @@
 //! optimize.
 #![forbid(unsafe_code)]
 
+use broker::{CoreQueues, ToCore};
 use engine::Core;
 use engine::export::{ExportControl, ExportCounters, ExportEvent};
 use engine::host::{
@@ -42,6 +43,12 @@ pub enum RunControl {
     Report(SyncSender<CoreReport>),
     /// How is this path? For core 0.
     Standing(u16, PathIndex, SyncSender<PathStanding>),
+    /// For the queues of this core.
+    Queue(ToCore),
+    /// A volume becomes the namespace of this number for queues.
+    AddNamespace(u32, u16),
+    /// It is none any more.
+    RemoveNamespace(u32),
     /// Why do I/Os of this volume go where they go? `None`: enough.
     Explain(u16, Option<Explain>),
 }
@@ -134,6 +141,7 @@ pub struct CoreReport {
 /// See the module.
 pub struct RunMachine {
     engine: Core,
+    queues: CoreQueues,
     core: u16,
     /// Messages to the other cores, by core; `None`: this one.
     peers: Vec<Option<Outbox<RunControl>>>,
@@ -170,9 +178,10 @@ pub fn spawn(
 }
 
 impl RunMachine {
-    /// The machine of core `core`; `cores`: senders to all, by core.
+    /// The machine of core `core`; `cores`: senders to all, by core. The reactor wakes by `queues`'
+    /// kicks.
     pub fn new(
-        engine: Core,
+        (engine, queues): (Core, CoreQueues),
         core: u16,
         cores: Vec<Sender>,
         events: mpsc::Sender<RunEvent>,
@@ -181,6 +190,7 @@ impl RunMachine {
         let peer = |(number, to)| (number != core).then(|| Outbox::new(to));
         Self {
             engine,
+            queues,
             core,
             peers: (0..).zip(cores).map(peer).collect(),
             offer_again_ns: None,
@@ -403,8 +413,12 @@ impl Around for RunMachine {
 
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         let mut peers = self.board.peers_of(self.core);
-        self.engine
-            .exchange(&mut peers, |engine| engine.turn(memory, now_ns));
+        let queues = &mut self.queues;
+        self.engine.exchange(&mut peers, |engine| {
+            queues.begin(engine, memory, now_ns);
+            engine.turn(memory, now_ns);
+            queues.finish(engine, memory, now_ns);
+        });
         self.drain();
         if self.peers.len() > 1 {
             self.drain_peers(now_ns);
@@ -424,8 +438,17 @@ impl Around for RunMachine {
                 let it = self.engine.host().path_report(volume, path, now_ns);
                 let _ = to.try_send((it.state, it.wait));
             }
+            RunControl::Queue(message) => self.queues.handle(message, &mut self.engine),
+            RunControl::AddNamespace(number, volume) => {
+                self.engine.queues().add_namespace(number, volume);
+            }
+            RunControl::RemoveNamespace(number) => self.engine.queues().remove_namespace(number),
             RunControl::Explain(volume, asker) => self.asked(volume, asker, now_ns),
         }
+    }
+
+    fn may_sleep(&mut self, now_ns: u64) -> bool {
+        self.queues.may_sleep(now_ns)
     }
 
     fn poll_timeout(&self) -> Option<u64> {

@@ -297,6 +297,11 @@ pub trait Machine {
     fn poll_timeout(&self) -> Option<u64>;
     /// That time has come.
     fn handle_timeout(&mut self, now_ns: u64);
+    /// The loop has nothing to do and is about to sleep: whether it may. Then peers that share
+    /// memory with the machine wake it, until the next turn.
+    fn may_sleep(&mut self, _now_ns: u64) -> bool {
+        true
+    }
 }
 
 /// A machine that adds something of its own around another one: controls, what happens in a turn,
@@ -323,6 +328,10 @@ pub trait Around {
     /// As [`Machine::handle_timeout`].
     fn handle_timeout(&mut self, now_ns: u64) {
         self.inner_mut().handle_timeout(now_ns);
+    }
+    /// As [`Machine::may_sleep`].
+    fn may_sleep(&mut self, now_ns: u64) -> bool {
+        self.inner_mut().may_sleep(now_ns)
     }
 }
 
@@ -401,5 +410,9 @@ impl<M: Around> Machine for M {
     #[inline]
     fn handle_timeout(&mut self, now_ns: u64) {
         Around::handle_timeout(self, now_ns);
+    }
+    #[inline]
+    fn may_sleep(&mut self, now_ns: u64) -> bool {
+        Around::may_sleep(self, now_ns)
     }
 }

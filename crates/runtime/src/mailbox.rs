@@ -65,6 +65,8 @@ pub(crate) enum Mail<C> {
     Address(u32, SocketAddr),
     /// Sets the device of a device number.
     Device(LocalDevice, Option<Box<Opened>>),
+    /// Wakes the reactor when it is readable.
+    Watch(OwnedFd),
 }
 
 /// Kept by the reactor with a connection, and dropped once that has ended or was turned away.
@@ -144,6 +146,14 @@ impl<C: Send> Sender<C> {
     /// How the reactor has waited so far.
     pub fn poll_stats(&self) -> PollStats {
         self.tally.read()
+    }
+
+    /// From now on the reactor also wakes when this descriptor becomes readable, which its machine
+    /// lowers in its turn. There is one. False if the reactor is gone.
+    pub fn watch(&self, descriptor: OwnedFd) -> bool {
+        let sent = self.queue.send(Mail::Watch(descriptor)).is_ok();
+        self.wake.raise();
+        sent
     }
 
     /// Sends without waiting.

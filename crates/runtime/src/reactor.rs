@@ -55,6 +55,8 @@ pub(crate) struct Reactor<M: Machine> {
     pub(crate) arena_bytes: u64,
     mailbox: Mailbox<M::Control>,
     watched: Fd,
+    /// Of the machine's peers ([`Sender::watch`](crate::Sender::watch)).
+    peers: Option<Fd>,
     /// Empty; kept for its memory.
     finished: Vec<Finished>,
     pub(crate) mail: bool,
@@ -78,6 +80,8 @@ pub(crate) enum Tag {
     Queue(u32),
     Mail,
     Command(u32),
+    /// A peer of the machine that shares memory with it.
+    Peer,
 }
 
 impl Tag {
@@ -91,6 +95,7 @@ impl Tag {
             Self::Mail => (5, 0),
             Self::Command(slot) => (6, slot),
             Self::Queue(what) => (7, what),
+            Self::Peer => (8, 0),
         };
         kind << 32 | u64::from(index)
     }
@@ -105,6 +110,7 @@ impl Tag {
             4 => Self::File(index),
             6 => Self::Command(index),
             7 => Self::Queue(index),
+            8 => Self::Peer,
             5 => Self::Mail,
             _ => unreachable!("{bits:#x} is the tag of no operation"),
         }
@@ -159,6 +165,7 @@ where
             stats: ReactorStats::default(),
             arena_bytes: config.arena_bytes,
             watched: mailbox.watched(&config.name)?,
+            peers: None,
             finished: Vec::with_capacity(FILE_OPERATIONS_MAX),
             mailbox,
             mail: false,
@@ -249,6 +256,8 @@ where
                 let result = completion.result;
                 self.devices.queue_woken(&mut self.ring, what, result);
             }
+            // The machine looks for what there is in its turn.
+            Tag::Peer => self.watch_peers(),
             Tag::Mail => {
                 self.mailbox.lower();
                 self.watch_mail();
@@ -277,6 +286,12 @@ where
         self.ring.poll_readable(&self.watched, Tag::Mail.bits());
     }
 
+    fn watch_peers(&mut self) {
+        if let Some(peers) = &self.peers {
+            self.ring.poll_readable(peers, Tag::Peer.bits());
+        }
+    }
+
     fn take_mail(&mut self) {
         if !self.mail {
             return;
@@ -298,6 +313,11 @@ where
                     let path = opened.as_ref().and_then(Opened::path);
                     self.pulse.name_device(device_number(device), path);
                     self.devices.set(&mut self.ring, device, opened);
+                }
+                Some(Mail::Watch(peers)) => {
+                    let before = self.peers.replace(Fd::new(peers));
+                    assert!(before.is_none(), "another descriptor is watched");
+                    self.watch_peers();
                 }
                 None => {
                     self.mail = false;
@@ -461,12 +481,12 @@ fn ring(config: &ReactorConfig, connections: u32) -> Result<Ring, RuntimeError> 
     let lent = (connections.next_power_of_two() as u16)
         .clamp(RECEIVE_BUFFERS_LENT_MIN, RECEIVE_BUFFERS_LENT_MAX);
     let ring = RingConfig {
-        // A connection sends and receives; a listener accepts; files; the mailbox.
+        // A connection sends and receives; a listener accepts; files; the mailbox; peers.
         operations_max: 2 * connections
             + config.listeners.len() as u32
             + FILE_OPERATIONS_MAX as u32
             + 3 * QUEUE_DEVICES_MAX as u32
-            + 1,
+            + 2,
         // Each blocked connection may keep one.
         buffers: connections as u16 + lent,
         buffers_lent: lent,
@@ -605,6 +625,7 @@ mod tests {
             Tag::File(9),
             Tag::Queue(7),
             Tag::Mail,
+            Tag::Peer,
         ] {
             assert_eq!(Tag::from_bits(tag.bits()), tag);
         }

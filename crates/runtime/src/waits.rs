@@ -131,7 +131,8 @@ where
             || self.mail
             || behind
             || self.ring.has_completion()
-            || self.devices.has_results();
+            || self.devices.has_results()
+            || !self.machine.may_sleep(now_ns);
         if matches!(self.waits.mode, Mode::Polls) {
             if self.ring.wants_enter() {
                 self.ring.enter(Wait::No)?;

@@ -11,13 +11,13 @@ use crate::board::{Board, node_of};
 use crate::cli::Usage;
 use crate::ends::{Known, Resources, VolumePlan};
 use ::cores::{CoreReport, Explain, PathStanding, RunControl, RunEvent, RunMachine, Sender};
-use anyhow::bail;
-use engine::Core;
+use anyhow::{Context, bail};
+use broker::CoreQueues;
 use engine::export::{ExportConfig, ExportControl};
 use engine::host::{Bar, Change, HostConfig, HostControl, Mark, Multipath, Recovery, VolumeConfig};
 use engine::limits::{MIRRORS_MAX, SCRATCH_BYTES};
 use engine::mirror::{Devices, MIRRORS_FROM, MirrorOrder};
-use engine::{LocalDevice, Span};
+use engine::{Core, LocalDevice, QueueMemory, Span};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
 use runtime::watchdog::STUCK_GRACE;
@@ -148,7 +148,17 @@ impl Cores {
                 engine.reserve_nvme_server(nvme_exports::place(config, at));
                 arena_bytes = at + config.buffers.0;
             }
+            let at = arena_bytes.next_multiple_of(ARENA_ALIGNMENT);
+            engine.reserve_queues(QueueMemory {
+                arena_at: at,
+                arena_bytes: config.buffers.0,
+            });
+            arena_bytes = at + config.buffers.0;
+            let queues = CoreQueues::new().context("cannot make an epoll")?;
+            let kicks = queues.kicks().context("cannot duplicate a descriptor")?;
+            mailbox.0.watch(kicks);
             let (events, board) = (events.clone(), Arc::clone(&board));
+            let engine = (engine, queues);
             let machine = RunMachine::new(engine, core, senders.clone(), events, board);
             let reactor = ReactorConfig {
                 name: name(core),

@@ -29,13 +29,6 @@ impl Files {
         self.copied
     }
 
-    /// Bytes that were copied for requests of a lane since this was asked.
-    #[inline]
-    pub fn take_copied(&mut self, lane: usize) -> u64 {
-        let known = self.lanes.get_mut(lane);
-        known.map_or(0, |known| std::mem::take(&mut known.copied))
-    }
-
     pub(super) fn count_copied(&mut self, lane: usize, bytes: usize) {
         self.copied += bytes as u64;
         if bytes > 0 && lane != NO_LANE {

@@ -6,7 +6,7 @@
 //! happens in between calls but requests to files, which are the kernel's. A guest has one request
 //! waiting at most, as on a connection. The reader of a connection (`session`) is left out: there
 //! is nothing to wait for.
-use super::{Server, Session};
+use super::{Mailbox, Server, Session};
 use crate::config::Config;
 use crate::session::{self, Reply};
 use crate::worker::{Message, Worker};
@@ -144,8 +144,11 @@ impl Room {
     /// # Errors
     /// The kernel's.
     pub fn doze(&mut self) -> Result<(), String> {
-        let crews = self.server.crews.iter();
-        crews.for_each(|crew| crew.event.raise());
+        for crew in &self.server.crews {
+            if let Mailbox::Thread(post) = &crew.mailbox {
+                post.event.raise();
+            }
+        }
         let slept = self.worker.sleep();
         slept.map_err(|error| format!("io_uring_enter: {error}"))
     }
