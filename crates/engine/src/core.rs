@@ -15,8 +15,8 @@
 //! told to end keeps its place until no connection and no I/O refers to it.
 //!
 //! The issuer of an I/O or a change is a front end ([`Issuer`]): 0 is the NBD server, the NVMe/TCP
-//! servers follow by their places, [`QUEUES`] is the queue server, and [`PROGRAM`] is the program, which submits I/O of its own by
-//! [`Core::submit`].
+//! servers follow by their places, [`QUEUES`] is the queue server, and [`PROGRAM`] is the program,
+//! which submits I/O of its own by [`Core::submit`].
 //!
 //! A core [without front ends](Core::without_front_ends) hands the events of the devices to the
 //! program without a detour, and takes its cookies as they are. The program finds the ends of I/O
@@ -24,6 +24,8 @@
 //!
 //! The end: [`ExportControl::Stop`] ends clients and hosts first, then stops the devices, which say
 //! [`Output::Stop`].
+mod queues;
+
 use crate::cross_core::{CoreMessage, OTHER_CORES, Step};
 use crate::devices::Devices;
 use crate::export::{ExportConfig, ExportControl, ExportCounters, ExportEvent, NbdServer};
@@ -36,7 +38,7 @@ use crate::machine::{
 };
 use crate::mirror::{LegReport, MirrorReport};
 use crate::nvme_server::{self, NvmeConfig, NvmeControl, NvmePlace, NvmeServer};
-use crate::queue_server::{QUEUES, QueueCommand, QueueMemory, QueueServer};
+use crate::queue_server::{QUEUES, QueueServer};
 use crate::target::{PortStats, TargetEngine};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -190,57 +192,6 @@ impl Core {
         self.owners.extend(hosts);
         self.has_front_ends = true;
         number
-    }
-
-    /// Gives the queue server its memory, before the first turn.
-    pub fn reserve_queues(&mut self, memory: QueueMemory) {
-        self.queues.set_memory(memory);
-        self.has_front_ends = true;
-    }
-
-    /// The queue server. The caller of its functions calls [`Machine::turn`] afterwards.
-    pub fn queues(&mut self) -> &mut QueueServer {
-        &mut self.queues
-    }
-
-    /// Begins a command of a queue.
-    #[inline]
-    pub fn begin_queue_command(&mut self, command: QueueCommand, now_ns: u64) {
-        self.queues.begin(&mut self.devices, command, now_ns);
-    }
-
-    /// The payload of a write of a queue has been copied ([`QueueServer::next_load`]).
-    #[inline]
-    pub fn queue_payload_loaded(&mut self, id: u32, now_ns: u64) {
-        self.queues.loaded(&mut self.devices, id, now_ns);
-    }
-
-    /// The caller is done with a command that has ended. `is_heard`: its client has heard of that,
-    /// which is told of flushes that failed (T13).
-    #[inline]
-    pub fn release_queue_command(&mut self, id: u32, is_heard: bool) {
-        self.queues.release(&mut self.devices, id, is_heard);
-    }
-
-    /// Takes back commands of a queue that no device has yet: one, or all. Returns how many; they
-    /// end as others do.
-    pub fn cancel_queue_commands(&mut self, queue: u32, cid: Option<u16>) -> u32 {
-        self.queues.cancel(&mut self.devices, queue, cid)
-    }
-
-    /// The client of a queue is gone, which may send what is under way again to another core.
-    pub fn shut_queue(&mut self, queue: u32) {
-        self.queues.shut(queue);
-        let (devices, queues) = (&mut self.devices, &self.queues);
-        if devices.cross_core.has_others() {
-            let order = &mut devices.order;
-            devices
-                .cross_core
-                .show_all(order, |cookie| match Issuer::of_cookie(cookie) {
-                    Issuer::FrontEnd(QUEUES, request) => queues.is_of(request, queue),
-                    _ => false,
-                });
-        }
     }
 
     /// Begins an NVMe/TCP server in a place.

@@ -40,4 +40,6 @@ pub use self::core::{Core, listener_of};
 pub use cross_core::CoreMessage;
 pub use machine::{Around, ConnId, DeviceOp, DeviceRequest, LocalDevice, Machine, Output, Span};
 pub use nvme_server::{NvmeConfig, NvmeControl, NvmePlace};
-pub use queue_server::{HasLetGo, QueueCommand, QueueDone, QueueMemory, QueueOp, QueueServer};
+pub use queue_server::{
+    HasLetGo, QueueCommand, QueueCounters, QueueDone, QueueMemory, QueueOp, QueueServer,
+};

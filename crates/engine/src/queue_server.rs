@@ -67,7 +67,7 @@ struct Client {
     is_closed: bool,
 }
 
-/// What a queue wrote to a namespace and did not flush.
+/// Writes of a queue to a namespace that it did not flush.
 struct Wrote {
     namespace: u32,
     /// How often the device had given up unflushed writes before the first of these.
@@ -95,6 +95,18 @@ struct Namespace {
     presence: Presence,
     /// Bytes of memory that its commands have.
     held: u64,
+    counters: QueueCounters,
+}
+
+/// Counters of a namespace, over all queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// Commands that have ended.
+    pub commands: u64,
+    /// Of these, with an error.
+    pub errors: u64,
+    /// Commands that waited for memory.
+    pub waited_buffer: u64,
 }
 
 /// See the module.
@@ -220,6 +232,7 @@ impl QueueServer {
             volume,
             presence: Presence::Served,
             held: 0,
+            counters: QueueCounters::default(),
         });
         assert!(before.is_none(), "namespace {number} was there");
     }
@@ -235,6 +248,12 @@ impl QueueServer {
         for it in all.filter(|it| it.volume == volume) {
             it.presence = Presence::Gone;
         }
+    }
+
+    /// Counters of the namespaces, by number.
+    pub fn counters(&self) -> impl Iterator<Item = (u32, QueueCounters)> {
+        let all = (0..).zip(&self.namespaces);
+        all.filter_map(|(number, it)| Some((number, it.as_ref()?.counters)))
     }
 
     fn namespace(&mut self, number: u32) -> &mut Namespace {
@@ -276,8 +295,9 @@ impl QueueServer {
         }
         self.requests[id].pipeline.enter(Stage::Memory);
         if !self.waiting.is_empty() || !self.take_memory(id) {
-            let queue = self.requests[id].of.queue;
+            let (queue, namespace) = (self.requests[id].of.queue, self.requests[id].of.namespace);
             self.client(queue).waiting += 1;
+            self.namespace(namespace).counters.waited_buffer += 1;
             self.waiting.push_back(id);
             return;
         }
@@ -537,7 +557,11 @@ impl QueueServer {
         it.status = status;
         it.phase = Phase::Ended;
         let (queue, namespace) = (it.of.queue, it.of.namespace);
-        if let Some(fua) = it.of.op.writes()
+        let writes = it.of.op.writes();
+        let counters = &mut self.namespace(namespace).counters;
+        counters.commands += 1;
+        counters.errors += u64::from(!status.is_success());
+        if let Some(fua) = writes
             && let Some(wrote) = self.wrote(queue, namespace)
         {
             wrote.under_way -= 1;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use block::Covered;
 use nvme::wire::Status;
 
-/// What a command does. It was checked: its blocks are whole ones of its namespace.
+/// The operation of a command. It was checked: its blocks are whole ones of its namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueOp {
     /// Reads into the client's memory.
@@ -58,7 +58,7 @@ pub struct QueueCommand {
     pub tag: u32,
     /// Number of its namespace.
     pub namespace: u32,
-    /// What it does.
+    /// Its operation.
     pub op: QueueOp,
     /// First byte.
     pub offset: u64,
@@ -85,7 +85,7 @@ pub struct QueueDone {
     pub tag: u32,
     /// How it has ended.
     pub status: Status,
-    /// What it read, to be copied to the client's memory.
+    /// The bytes that it read, to be copied to the client's memory.
     pub read: Option<Span>,
 }
 

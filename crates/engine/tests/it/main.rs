@@ -11,6 +11,7 @@ mod host_alloc;
 mod matrix;
 mod mirror;
 mod nvme_server;
+mod queue_server;
 mod target_cost;
 mod target_hand;
 mod targets;

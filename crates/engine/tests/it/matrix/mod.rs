@@ -8,8 +8,8 @@ mod bad_input;
 mod cells;
 mod hand;
 mod losses;
-mod queue;
-mod stage;
+pub mod queue;
+pub mod stage;
 mod table;
 mod two_engines;
 

@@ -18,6 +18,17 @@ pub struct QueueClient {
 
 impl QueueClient {
     pub fn start(&mut self, rig: &mut Rig, number: u16, op: Op, at: (u64, u32), data: &[u8]) {
+        self.start_on(rig, QUEUE, number, (op, at, data));
+    }
+
+    /// The same on any queue.
+    pub fn start_on(
+        &mut self,
+        rig: &mut Rig,
+        queue: u32,
+        number: u16,
+        (op, at, data): (Op, (u64, u32), &[u8]),
+    ) {
         let op = match op {
             Op::Read => QueueOp::Read,
             Op::Write => QueueOp::Write { fua: false },
@@ -30,7 +41,7 @@ impl QueueClient {
         };
         self.payload.insert(number, data.to_vec());
         let command = QueueCommand {
-            queue: QUEUE,
+            queue,
             cid: number,
             tag: number.into(),
             namespace: QUEUE_NAMESPACE,

@@ -1,0 +1,63 @@
+//! The queue server's part of [`Core`]: functions for the caller that has the queues.
+use super::Core;
+use crate::queue_server::{QUEUES, QueueCommand, QueueCounters, QueueMemory, QueueServer};
+use block::Issuer;
+
+impl Core {
+    /// Gives the queue server its memory, before the first turn.
+    pub fn reserve_queues(&mut self, memory: QueueMemory) {
+        self.queues.set_memory(memory);
+        self.has_front_ends = true;
+    }
+
+    /// The queue server. The caller of its functions calls [`turn`](crate::Machine::turn)
+    /// afterwards.
+    pub fn queues(&mut self) -> &mut QueueServer {
+        &mut self.queues
+    }
+
+    /// Counters of the namespaces of queues, by number.
+    pub fn queue_counters(&self) -> impl Iterator<Item = (u32, QueueCounters)> {
+        self.queues.counters()
+    }
+
+    /// Begins a command of a queue.
+    #[inline]
+    pub fn begin_queue_command(&mut self, command: QueueCommand, now_ns: u64) {
+        self.queues.begin(&mut self.devices, command, now_ns);
+    }
+
+    /// The payload of a write of a queue has been copied ([`QueueServer::next_load`]).
+    #[inline]
+    pub fn queue_payload_loaded(&mut self, id: u32, now_ns: u64) {
+        self.queues.loaded(&mut self.devices, id, now_ns);
+    }
+
+    /// The caller is done with a command that has ended. `is_heard`: its client has heard of that,
+    /// which is told of flushes that failed (T13).
+    #[inline]
+    pub fn release_queue_command(&mut self, id: u32, is_heard: bool) {
+        self.queues.release(&mut self.devices, id, is_heard);
+    }
+
+    /// Takes back commands of a queue that no device has yet: one, or all. Returns how many; they
+    /// end as others do.
+    pub fn cancel_queue_commands(&mut self, queue: u32, cid: Option<u16>) -> u32 {
+        self.queues.cancel(&mut self.devices, queue, cid)
+    }
+
+    /// The client of a queue is gone, which may send what is under way again to another core.
+    pub fn shut_queue(&mut self, queue: u32) {
+        self.queues.shut(queue);
+        let (devices, queues) = (&mut self.devices, &self.queues);
+        if devices.cross_core.has_others() {
+            let order = &mut devices.order;
+            devices
+                .cross_core
+                .show_all(order, |cookie| match Issuer::of_cookie(cookie) {
+                    Issuer::FrontEnd(QUEUES, request) => queues.is_of(request, queue),
+                    _ => false,
+                });
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The queue server by itself: order and withdrawal of commands, memory, losses.
+use crate::common::{Address, BLOCK, HOST, MS, SECOND};
+use crate::matrix::queue::QueueClient;
+use crate::matrix::stage::{Op, at, pattern};
+use crate::nvme_server::rig::{Below, QUEUE, QUEUE_NAMESPACE, Rig, Setup};
+use nvme::wire::Status;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Another queue, whose client has not let go of it.
+const OTHER: u32 = 1;
+
+/// A queue beside [`QUEUE`], and whether its client has let go of it.
+fn rig(below: Below) -> (Rig, QueueClient, Arc<AtomicBool>) {
+    let rig = Rig::ready(Setup::over(below));
+    let has_let_go = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&has_let_go);
+    let mut core = rig.core.borrow_mut();
+    let door = Box::new(move || flag.load(Ordering::Relaxed));
+    core.queues().open(OTHER, door);
+    drop(core);
+    (rig, QueueClient::default(), has_let_go)
+}
+
+/// Two writes of one block: the second one waits for the first.
+fn overlapping(rig: &mut Rig, client: &mut QueueClient) {
+    rig.slow(50 * MS);
+    for (number, queue) in [(0, QUEUE), (1, OTHER)] {
+        let data = pattern(3, 1, number.into());
+        client.start_on(rig, queue, number, (Op::Write, (at(3), BLOCK), &data));
+    }
+    rig.pass(10 * MS);
+    client.exchange(rig);
+    assert!(!client.has_ended(0) && !client.has_ended(1));
+}
+
+/// Both have ended, and the block is that of the first.
+fn assert_first_alone(rig: &mut Rig, client: &mut QueueClient, second: Status) {
+    rig.pass(SECOND);
+    client.exchange(rig);
+    assert_eq!(client.end(0), Ok(Vec::new()));
+    let status = client.end(1).unwrap_err();
+    assert!(status.is(second), "{status}");
+    let bytes = rig.disks[0].bytes.borrow();
+    let range = at(3) as usize..at(4) as usize;
+    assert!(bytes[range] == pattern(3, 1, 0), "the second was executed");
+}
+
+#[test]
+fn t09_queue_that_was_let_go_begins_no_change() {
+    let (mut rig, mut client, has_let_go) = rig(Below::Local);
+    overlapping(&mut rig, &mut client);
+    has_let_go.store(true, Ordering::Relaxed);
+    assert_first_alone(&mut rig, &mut client, Status::SQ_DELETION);
+    client.start_on(&mut rig, OTHER, 2, (Op::Read, (at(3), BLOCK), &[]));
+    rig.pass(SECOND);
+    client.exchange(&mut rig);
+    assert!(client.end(2).is_ok(), "a read changes nothing");
+}
+
+#[test]
+fn cancel_takes_back_commands_that_no_device_has() {
+    let (mut rig, mut client, _) = rig(Below::Local);
+    overlapping(&mut rig, &mut client);
+    let cancel = |queue, cid| rig.core.borrow_mut().cancel_queue_commands(queue, cid);
+    assert_eq!(cancel(QUEUE, None), 0, "the device has it");
+    assert_eq!(cancel(OTHER, Some(7)), 0, "there is no such command");
+    assert_eq!(cancel(OTHER, Some(1)), 1);
+    assert_eq!(cancel(OTHER, None), 0, "once");
+    assert_first_alone(&mut rig, &mut client, Status::ABORT_REQUESTED);
+}
+
+#[test]
+fn removed_namespace_ends_commands_that_wait() {
+    let (mut rig, mut client, _) = rig(Below::Local);
+    overlapping(&mut rig, &mut client);
+    rig.core
+        .borrow_mut()
+        .queues()
+        .remove_namespace(QUEUE_NAMESPACE);
+    assert_first_alone(&mut rig, &mut client, Status::INVALID_NAMESPACE);
+}
+
+/// One namespace has half of the memory; its commands wait for one another.
+#[test]
+fn commands_wait_for_memory_and_all_end() {
+    let (mut rig, mut client, _) = rig(Below::Local);
+    rig.slow(50 * MS);
+    let (bytes, data) = (256 * BLOCK, pattern(0, 256, 1));
+    for number in 0..5 {
+        client.start(&mut rig, number, Op::Write, (0, bytes), &data);
+    }
+    let is_short = |rig: &Rig, queue| rig.core.borrow_mut().queues().is_short_of_memory(queue);
+    assert!(is_short(&rig, QUEUE) && !is_short(&rig, OTHER));
+    assert!(rig.used() <= 2 << 20, "{}", rig.used());
+    for _ in 0..100 {
+        rig.pass(10 * MS);
+        client.exchange(&mut rig);
+    }
+    for number in 0..5 {
+        assert_eq!(client.end(number), Ok(Vec::new()), "{number}");
+    }
+    assert!(!is_short(&rig, QUEUE));
+    assert_eq!(rig.used(), 0);
+}
+
+/// Its payload was not copied yet.
+#[test]
+fn cancel_takes_back_commands_that_wait_for_memory() {
+    let (mut rig, mut client, _) = rig(Below::Local);
+    rig.slow(50 * MS);
+    let (bytes, data) = (256 * BLOCK, pattern(0, 256, 1));
+    for number in 0..5 {
+        client.start(&mut rig, number, Op::Write, (0, bytes), &data);
+    }
+    let taken = rig.core.borrow_mut().cancel_queue_commands(QUEUE, None);
+    assert!((3..5).contains(&taken), "{taken}");
+    rig.pass(SECOND);
+    client.exchange(&mut rig);
+    let ended = (0..5).filter(|number| client.end(*number).is_ok());
+    assert_eq!(ended.count() as u32, 5 - taken);
+    assert_eq!(rig.used(), 0);
+}
+
+/// Each of them had unflushed writes when a path was given up.
+#[test]
+fn t13_each_queue_that_wrote_hears_of_a_loss_once() {
+    let mut setup = Setup::over(Below::Paths);
+    setup.core.volumes[0].recovery.flush_timeout_ns = 500 * MS;
+    let mut rig = Rig::ready(setup);
+    rig.core
+        .borrow_mut()
+        .queues()
+        .open(OTHER, Box::new(|| false));
+    let mut client = QueueClient::default();
+    // Each path's controller gets an unflushed write of each.
+    for (number, queue) in [(0, QUEUE), (1, QUEUE), (2, OTHER), (3, OTHER)] {
+        let block = number.into();
+        let write = (Op::Write, (at(block), BLOCK), &pattern(block, 1, 1)[..]);
+        client.start_on(&mut rig, queue, number, write);
+        rig.pass(100 * MS);
+        client.exchange(&mut rig);
+        assert_eq!(client.end(number), Ok(Vec::new()));
+    }
+    rig.world.nodes[HOST].addresses[0] = Address::Refused;
+    rig.world.cut(HOST, 0);
+    rig.pass(10 * MS);
+    let mut flush = |queue| {
+        client.start_on(&mut rig, queue, 9, (Op::Flush, (0, 0), &[]));
+        rig.pass(5 * SECOND);
+        client.exchange(&mut rig);
+        client.end(9)
+    };
+    for queue in [QUEUE, OTHER] {
+        let status = flush(queue).unwrap_err();
+        assert!(status.is(Status::WRITE_FAULT), "{status}");
+        assert!(flush(queue).is_ok(), "once");
+    }
+}
