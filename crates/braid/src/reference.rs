@@ -121,6 +121,8 @@ fn every_table_of_the_document_is_compared() {
     let compared = [
         "engine",
         "discovery",
+        "queue",
+        "queue namespace",
         "volume",
         "leg",
         "path",

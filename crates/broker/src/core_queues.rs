@@ -16,6 +16,7 @@ use block::SlotMap;
 use engine::machine::Memory;
 use engine::{Core, QueueCommand, QueueOp};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +26,6 @@ use sys::{Errno, Shared};
 
 /// A server, as the core that has its queues knows it.
 pub(crate) struct Link {
-    pub namespaces: Arc<[Namespace]>,
     /// How long the core looks for commands before it sleeps, ns.
     pub spin_ns: u64,
     pub news: Sender<News>,
@@ -35,7 +35,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    fn tell(&self, news: News) {
+    pub fn tell(&self, news: News) {
         // A server that has ended asks for nothing more.
         let _ = self.news.send(news);
         self.news_event.raise();
@@ -51,6 +51,7 @@ pub struct ToCore {
 struct Served {
     lane: Box<Lane>,
     link: Arc<Link>,
+    namespaces: Arc<[Namespace]>,
 }
 
 /// A command that the engine has.
@@ -182,7 +183,12 @@ impl CoreQueues {
         let door = lane.door().clone();
         core.queues()
             .open(at as u32, Box::new(move || door.is_shut()));
-        self.lanes[at] = Some(Served { lane, link });
+        let namespaces = Arc::clone(lane.namespaces());
+        self.lanes[at] = Some(Served {
+            lane,
+            link,
+            namespaces,
+        });
     }
 
     /// Fetches commands and begins them, before a turn of the engine.
@@ -199,17 +205,20 @@ impl CoreQueues {
         }
         let mut count = 0;
         for (at, served) in self.lanes.iter_mut().enumerate() {
-            let Some(Served { lane, link }) = served else {
+            let Some(Served {
+                lane, namespaces, ..
+            }) = served
+            else {
                 continue;
             };
             if !core.queues().is_short_of_memory(at as u32) {
                 let mut commands = Commands {
                     core,
                     moves: &mut self.moves,
-                    namespaces: &link.namespaces,
+                    namespaces,
                     now_ns,
                 };
-                count += u32::from(lane.turn(at, &link.namespaces, &mut commands));
+                count += u32::from(lane.turn(at, namespaces, &mut commands));
             }
             self.has_ending |= lane.closing || lane.broken.is_some();
         }
@@ -258,7 +267,7 @@ impl CoreQueues {
             moved.parts.clear();
             self.moves.spare.push(moved.parts);
         }
-        for Served { lane, link } in self.lanes.iter_mut().flatten() {
+        for Served { lane, link, .. } in self.lanes.iter_mut().flatten() {
             if lane.interrupt(|| Some(now_ns)) {
                 link.tally.enters.fetch_add(1, Ordering::Relaxed);
             }
@@ -268,8 +277,22 @@ impl CoreQueues {
         }
     }
 
+    /// The queues that are open, by the engine's number of each namespace that they may have rights
+    /// to.
+    pub fn open(&self) -> BTreeMap<u32, u32> {
+        let mut open = BTreeMap::new();
+        for it in self.lanes.iter().flatten() {
+            for namespace in it.namespaces.iter() {
+                if let Store::Engine(of) = &namespace.device {
+                    *open.entry(of.number()).or_default() += 1;
+                }
+            }
+        }
+        open
+    }
+
     /// Whether the reactor may sleep. Then clients kick from now on, until the next turn.
-    pub fn may_sleep(&mut self, now_ns: u64) -> bool {
+    pub fn may_sleep(&mut self, core: &mut Core, now_ns: u64) -> bool {
         if self.lanes.is_empty() {
             return true;
         }
@@ -278,7 +301,7 @@ impl CoreQueues {
         if now_ns.saturating_sub(self.busy_ns) < spin_ns {
             return false;
         }
-        for Served { lane, link } in self.lanes.iter_mut().flatten() {
+        for Served { lane, link, .. } in self.lanes.iter_mut().flatten() {
             if lane.interrupt(|| None) {
                 link.tally.enters.fetch_add(1, Ordering::Relaxed);
             }
@@ -286,14 +309,16 @@ impl CoreQueues {
         }
         self.is_dozing = true;
         // After all of them were told: what came before is seen here.
-        let mut lanes = self.lanes.iter_mut().flatten();
-        !lanes.any(|it| it.lane.is_waiting())
+        let lanes = (0..).zip(&mut self.lanes);
+        let mut lanes = lanes.filter_map(|(at, it)| Some((at, it.as_mut()?)));
+        // A turn follows when there is memory again.
+        !lanes.any(|(at, it)| !core.queues().is_short_of_memory(at) && it.lane.is_waiting())
     }
 
     /// The reactor is awake.
     fn wake(&mut self) {
         self.is_dozing = false;
-        for Served { lane, link } in self.lanes.iter().flatten() {
+        for Served { lane, link, .. } in self.lanes.iter().flatten() {
             lane.wake();
             link.tally.sleeps.fetch_add(1, Ordering::Relaxed);
         }
@@ -323,7 +348,7 @@ impl CoreQueues {
     /// Nothing of a queue is begun any more. Its memory goes at once but for what its commands use
     /// that are under way.
     fn close(&mut self, at: usize, core: &mut Core) {
-        let Some(Served { lane, link }) = &mut self.lanes[at] else {
+        let Some(Served { lane, link, .. }) = &mut self.lanes[at] else {
             return;
         };
         if !lane.closing {
@@ -338,7 +363,7 @@ impl CoreQueues {
     fn end_lanes(&mut self, core: &mut Core) {
         self.has_ending = false;
         for at in 0..self.lanes.len() {
-            let Some(Served { lane, link }) = &self.lanes[at] else {
+            let Some(Served { lane, link, .. }) = &self.lanes[at] else {
                 continue;
             };
             if let Some(why) = lane.broken
@@ -359,7 +384,7 @@ impl CoreQueues {
                 self.has_ending = true;
                 continue;
             }
-            if let Some(Served { lane, link }) = self.lanes[at].take() {
+            if let Some(Served { lane, link, .. }) = self.lanes[at].take() {
                 let _ = epoll::delete(&self.kicks, lane.kick.as_fd());
                 core.queues().close(at as u32);
                 link.tell(News::Removed(lane.id, lane));
@@ -374,6 +399,16 @@ impl CoreQueues {
             all.any(|it| Arc::ptr_eq(&it.link, link))
         };
         for link in self.ending.extract_if(.., |link| !has_queues(link)) {
+            link.tell(News::Ended(Ok(())));
+        }
+    }
+}
+
+/// The core has ended, and all commands with it.
+impl Drop for CoreQueues {
+    fn drop(&mut self) {
+        let lanes = self.lanes.drain(..).flatten().map(|it| it.link);
+        for link in lanes.chain(self.ending.drain(..)) {
             link.tell(News::Ended(Ok(())));
         }
     }

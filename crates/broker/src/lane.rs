@@ -75,6 +75,8 @@ pub struct Parts {
     pub kick: OwnedFd,
     pub interrupt: Option<(Interrupt, Coalescing)>,
     pub data: Option<Region>,
+    /// As they were when it was opened.
+    pub namespaces: Arc<[Namespace]>,
     pub views: Vec<Option<check::Namespace>>,
     pub trust: Trust,
     pub tally: Arc<Tally>,
@@ -90,6 +92,7 @@ pub struct Lane {
     cq: CqProducer,
     sqid: u16,
     memories: Memories,
+    namespaces: Arc<[Namespace]>,
     views: Vec<Option<check::Namespace>>,
     trust: Trust,
     interrupt: Option<Wire>,
@@ -148,6 +151,7 @@ impl Lane {
             cq: CqProducer::new(layout.cq()),
             sqid: header.number as u16,
             memories,
+            namespaces: parts.namespaces,
             views: parts.views,
             trust: parts.trust,
             interrupt: parts.interrupt.map(|(interrupt, coalescing)| Wire {
@@ -184,6 +188,11 @@ impl Lane {
         self.zeroing.clear();
         self.publish();
         self.memories.take()
+    }
+
+    /// The namespaces that there were when it was opened.
+    pub fn namespaces(&self) -> &Arc<[Namespace]> {
+        &self.namespaces
     }
 
     /// Where its client lets go of it.

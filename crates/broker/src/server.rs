@@ -6,7 +6,7 @@
 //! command ended. Registered memory is answered for when the worker knows of it. At the end
 //! requests to files are waited for, and then the files' flush; one that never returns for
 //! [`STOP_NS`] only.
-use crate::config::{Config, Store};
+use crate::config::{Config, Identity, Store};
 use crate::core_queues::{Link, ToCore};
 use crate::lane::{GivenUp, ThreadTally};
 use crate::limits::{DEAF_NS, EAR_STACK_BYTES, FAREWELLS_MAX, NAMESPACES_MAX, QUEUES_MAX};
@@ -49,6 +49,7 @@ const NEWS: u64 = 1;
 pub struct Broker {
     stop: Arc<AtomicBool>,
     event: Arc<Event>,
+    tell: Sender<News>,
     thread: Option<JoinHandle<Result<(), String>>>,
 }
 
@@ -62,7 +63,7 @@ impl Broker {
     }
 
     /// Starts the server of queues that are on a core of an engine, which has the namespaces, as
-    /// [`CoreQueues`](crate::CoreQueues). `post` hands it a message, in order, and wakes it.
+    /// [`CoreQueues`](crate::CoreQueues).
     ///
     /// # Errors
     /// As of [`Self::start`].
@@ -74,6 +75,7 @@ impl Broker {
         let stop = Arc::new(AtomicBool::new(false));
         let event = Arc::new(Event::new().map_err(|error| format!("eventfd: {error}"))?);
         let mut server = Server::new(config, Arc::clone(&stop), Arc::clone(&event))?;
+        let tell = server.tell.clone();
         let hired = match post {
             None => server.hire(),
             Some(post) => {
@@ -92,8 +94,16 @@ impl Broker {
         Ok(Self {
             stop,
             event,
+            tell,
             thread: Some(thread),
         })
+    }
+
+    /// Queues that are opened from now on have these namespaces, which are an engine's, and their
+    /// identity.
+    pub fn set_namespaces(&self, namespaces: Vec<crate::Namespace>, identity: Option<Identity>) {
+        let _ = self.tell.send(News::Namespaces(namespaces, identity));
+        self.event.raise();
     }
 
     /// Whether it has ended by itself: something failed.
@@ -126,8 +136,8 @@ impl Drop for Broker {
     }
 }
 
-/// Hands a message to a core, in order, and wakes it.
-pub type PostToCore = Box<dyn Fn(ToCore) + Send>;
+/// Hands a message to a core, in order, and wakes it. Returns whether it is there.
+pub type PostToCore = Box<dyn Fn(ToCore) -> bool + Send>;
 
 /// Where messages to what serves queues go.
 enum Mailbox {
@@ -153,10 +163,16 @@ impl Crew {
                 post.has_mail.store(true, Ordering::Release);
                 post.event.raise();
             }
-            Mailbox::Core(link, post) => post(ToCore {
-                link: Arc::clone(link),
-                message,
-            }),
+            Mailbox::Core(link, post) => {
+                let stops = matches!(message, Message::Stop);
+                let is_there = post(ToCore {
+                    link: Arc::clone(link),
+                    message,
+                });
+                if stops && !is_there {
+                    link.tell(News::Ended(Ok(())));
+                }
+            }
         }
     }
 }
@@ -177,6 +193,8 @@ struct Session {
 
 struct Server {
     config: Config,
+    /// As in the configuration, for queues.
+    namespaces: Arc<[crate::Namespace]>,
     stop: Arc<AtomicBool>,
     event: Arc<Event>,
     epoll: OwnedFd,
@@ -221,6 +239,7 @@ impl Server {
             doors: Doors::new()?,
             owner: rustix::process::geteuid().as_raw(),
             serving: 0,
+            namespaces: config.namespaces.clone().into(),
             config,
             stop,
             event,
@@ -264,7 +283,7 @@ impl Server {
         let plan = worker::Plan {
             cpu,
             spin_ns: self.config.spin_ns,
-            namespaces: self.config.namespaces.clone().into(),
+            namespaces: Arc::clone(&self.namespaces),
             orders: self.orders.clone(),
             mailbox: received,
             post: post.clone(),
@@ -285,7 +304,6 @@ impl Server {
     /// A core of an engine serves all queues.
     fn join_core(&mut self, post: PostToCore) {
         let link = Link {
-            namespaces: self.config.namespaces.clone().into(),
             spin_ns: self.config.spin_ns,
             news: self.tell.clone(),
             news_event: Arc::clone(&self.event),
@@ -475,6 +493,10 @@ impl Server {
                     self.acknowledge(id);
                 }
                 News::Let(regions) => drop(regions),
+                News::Namespaces(namespaces, identity) => {
+                    self.namespaces = namespaces.clone().into();
+                    (self.config.namespaces, self.config.identity) = (namespaces, identity);
+                }
                 News::Ended(result) => {
                     self.serving -= 1;
                     return result;

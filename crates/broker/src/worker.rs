@@ -7,7 +7,6 @@
 //! Before it sleeps it says so in every queue, then looks once more at every queue and at its
 //! mailbox. Queues' kicks are never read: a client could make that wait. They are watched by their
 //! edges instead.
-use crate::Namespace;
 use crate::files::{Ended, Files, NO_LANE};
 use crate::lane::{Executor, GivenUp, Lane, ThreadTally};
 use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS, NAMESPACES_MAX, TURN_BYTES};
@@ -15,6 +14,7 @@ use crate::order::{Begun, Orders};
 use crate::session::Brought;
 use crate::transfer::Region;
 use crate::volume::Post;
+use crate::{Identity, Namespace};
 use queue::protocol::Request;
 use runtime::RuntimeError;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -53,6 +53,8 @@ pub enum News {
     Let(Vec<Region>),
     /// Registered memory came or went: this thread knows. The memory of before.
     Region(u64, Option<Region>),
+    /// Another set of namespaces, for queues that are opened from now on.
+    Namespaces(Vec<Namespace>, Option<Identity>),
     /// A client asks.
     Heard(u64, Request, Brought),
     /// A connection is at its end.

@@ -11,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 use broker::{CoreQueues, ToCore};
-use engine::Core;
 use engine::export::{ExportControl, ExportCounters, ExportEvent};
 use engine::host::{
     Changed, Disconnected, HedgeStats, HoldStats, HostControl, HostEvent, Mark, PathKind, PathNews,
@@ -21,7 +20,7 @@ use engine::limits::MIRRORS_MAX;
 use engine::machine::Memory;
 use engine::mirror::{MIRRORS_FROM, MirrorReport, RecordRequest};
 use engine::target::PortStats;
-use engine::{Around, Machine};
+use engine::{Around, Core, Machine, QueueCounters};
 use mirror::Id;
 use multipath::Namespace;
 use nbd::server::CloseReason;
@@ -134,6 +133,8 @@ pub struct CoreReport {
     pub ports: BTreeMap<u32, PortStats>,
     /// NVMe/TCP hosts that have identified a volume of this core as a namespace, by volume.
     pub hosts: BTreeMap<u16, u32>,
+    /// Counters of the namespaces of queues on this core, and the queues that are open, by number.
+    pub queues: BTreeMap<u32, (QueueCounters, u32)>,
     /// Those that are on this core, by number.
     pub mirrors: BTreeMap<u16, MirrorReport>,
 }
@@ -381,6 +382,8 @@ impl RunMachine {
             paths.map(of).collect()
         });
         let holds = 0..host.volumes();
+        let open = self.queues.open();
+        let counters = self.engine.queue_counters();
         CoreReport {
             now_ns,
             holds: holds.map(|volume| host.hold_stats(volume)).collect(),
@@ -393,6 +396,9 @@ impl RunMachine {
                 .collect(),
             ports: self.engine.ports().collect(),
             hosts: hosts(&self.engine),
+            queues: counters
+                .map(|(number, it)| (number, (it, open.get(&number).copied().unwrap_or(0))))
+                .collect(),
             mirrors: (MIRRORS_FROM..MIRRORS_FROM + MIRRORS_MAX as u16)
                 .filter_map(|volume| Some((volume, self.engine.mirror(volume)?)))
                 .collect(),
@@ -448,7 +454,7 @@ impl Around for RunMachine {
     }
 
     fn may_sleep(&mut self, now_ns: u64) -> bool {
-        self.queues.may_sleep(now_ns)
+        self.queues.may_sleep(&mut self.engine, now_ns)
     }
 
     fn poll_timeout(&self) -> Option<u64> {

@@ -4,7 +4,7 @@
 //! * [`serve`]: the controller in the foreground; [`allow`]: who may do what
 //! * [`list`]: the queues that there are
 //! * [`load::queue::bench`]: a load on queues
-mod allow;
+pub mod allow;
 mod list;
 mod serve;
 

@@ -136,6 +136,9 @@ pub struct Config {
     /// Discovery controllers.
     #[serde(rename = "discovery", default)]
     pub discoveries: Vec<DiscoveryKeys>,
+    /// Servers of hardware queues.
+    #[serde(rename = "queue", default)]
+    pub queues: Vec<QueueKeys>,
     /// Volumes; behind those of the file, the legs of its mirrors.
     #[serde(rename = "volume", default)]
     pub volumes: Vec<Volume>,
@@ -154,6 +157,70 @@ pub struct DiscoveryKeys {
     /// Where it is.
     #[serde(deserialize_with = "keys::discovery")]
     pub uri: DiscoveryUri,
+}
+
+/// One server of hardware queues.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueKeys {
+    /// Where clients ask for queues.
+    pub socket: PathBuf,
+    /// Its owner.
+    pub owner: Option<Name>,
+    /// Its group.
+    pub group: Option<Name>,
+    /// Its mode.
+    pub mode: Option<Mode>,
+    /// Queues whose completions are polled.
+    #[serde(default = "keys::queues")]
+    pub user_poll: u32,
+    /// Queues whose completions are notified.
+    #[serde(default = "keys::queues")]
+    pub user_irq: u32,
+    /// How long the core looks for commands before it sleeps, µs.
+    #[serde(default)]
+    pub spin_us: u64,
+    /// Most memory of a queue, besides its rings.
+    #[serde(default = "keys::buffers")]
+    pub memory_max: Size,
+    /// Clients are believed to send no fused commands and no metadata.
+    #[serde(default)]
+    pub trusted: bool,
+    /// Rights, as of `--allow`; none: every client that may connect has all.
+    #[serde(default)]
+    pub allow: Vec<String>,
+    /// NQN of the subsystem that the namespaces belong to.
+    pub subsystem: Option<String>,
+    /// Identifier of this controller there.
+    #[serde(default = "keys::controller")]
+    pub controller: u16,
+    /// Volumes.
+    #[serde(rename = "namespace", default)]
+    pub namespaces: Vec<QueueNamespace>,
+}
+
+/// A volume as a namespace of queues.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueNamespace {
+    /// Its name.
+    pub volume: String,
+    /// The namespace.
+    pub nsid: u32,
+    /// No client may change it.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+impl QueueKeys {
+    /// Access to its socket.
+    pub fn access(&self) -> Access {
+        Access {
+            owner: self.owner.clone(),
+            group: self.group.clone(),
+            mode: self.mode,
+        }
+    }
 }
 
 /// Fate of a path that discovery doesn't announce any more.
@@ -394,7 +461,7 @@ impl Config {
         let legs = config.volumes.iter().flat_map(Volume::leg_volumes);
         let legs: Vec<Volume> = legs.collect();
         config.volumes.extend(legs);
-        config.homes = subsystems::homes(&config.subsystems, &config.volumes, config.cores);
+        config.homes = subsystems::homes(&config);
         check::check_connections(&config).map_err(placed)?;
         Ok(config)
     }

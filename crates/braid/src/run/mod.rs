@@ -17,7 +17,8 @@
 //! * [`mod@mirrors`]: volumes over legs
 //! * [`names`]: hosts that are looked up; [`late`]: files that were not there at the start
 //! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
-//!   [`paths`] ([`entries`]), [`exports`], [`nvme_exports`], and what paths lead to: [`ends`]
+//!   [`paths`] ([`entries`]), [`exports`], [`nvme_exports`], [`queues`], and what paths
+//!   lead to: [`ends`]
 //! * [`mod@discovery`]: paths that come and go by themselves; [`connect`]: by a verb
 mod address;
 pub mod call;
@@ -50,6 +51,7 @@ mod older;
 mod paths;
 mod pending;
 mod plan;
+mod queues;
 mod reach;
 mod ready;
 mod reconcile;
@@ -186,6 +188,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let before = |volume: &config::Volume| marks.before(volume);
     nvme_exports::check(&config)?;
     let host_ports = nvme_exports::bind_all(&config)?;
+    let queue_sockets = queues::bind(&config, &[])?;
     let mut cores = Cores::start(&config, &identity, before, &known, &told)?;
     let start = Start {
         configured,
@@ -208,7 +211,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     service.accept_names(&args.accept);
     service.look_for_late();
     let exported = service.export_configured();
-    let exported = exported.and_then(|()| service.serve_configured(host_ports));
+    let exported = exported.and_then(|()| service.serve_configured(host_ports, queue_sockets));
     let exported = exported.and_then(|()| service.discover_configured());
     let ended = exported.and_then(|()| {
         socket.serve(&service)?;
@@ -228,6 +231,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let builder = std::thread::Builder::new().name("stop".into());
     builder.spawn(stop).context("cannot start a thread")?;
     let (stopped, lost) = attend_drain(&events, &service, &keeper);
+    service.await_queues();
     keeper.end();
     ended.and(stopped)?;
     let ended = finished(&lost, &service, drain_ns);

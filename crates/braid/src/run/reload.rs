@@ -20,6 +20,7 @@ use super::locks::Alone;
 use super::mirrors::{name_legs, refuse_legs};
 use super::nvme_exports;
 use super::plan::{ActualVolume, Change, Presence, ensure_alone, keep_exports, leg_words, plan};
+use super::queues::{self, BoundQueue};
 use super::reconcile::Reconciler;
 use super::rename::Renames;
 use super::service::{Service, State};
@@ -42,6 +43,8 @@ struct Reload<'a> {
     /// Desired state of the engine.
     desired: Desired,
     plan: Vec<Change>,
+    /// Sockets of new servers of queues.
+    queues: Vec<BoundQueue>,
     /// Changes, in words.
     said: Vec<String>,
 }
@@ -59,6 +62,8 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
     let sources = service.find_sources(&reload.new)?;
     let gone = reload.gone();
     reload.check(force)?;
+    let there = service.state().queue_sockets();
+    reload.queues = queues::bind(&reload.new, &there)?;
     let mut steps = Reconciler::new(service, reload.desired.clone());
     let made = reload.prepare(&mut steps).and_then(|()| {
         freeze::step("after", &"all that can fail");
@@ -101,9 +106,11 @@ pub fn dry_run(service: &Service, force: bool) -> anyhow::Result<Vec<String>> {
     let state = service.state();
     let discovery = state.configured.discoveries != reload.new.discoveries;
     let discovery = discovery.then(|| "change [[discovery]]".to_owned());
+    let queues = state.configured.queues != reload.new.queues;
+    let queues = queues.then(|| "change [[queue]]".to_owned());
     let drain = state.configured.drain_timeout != reload.new.drain_timeout;
     let drain = drain.then(|| "set drain_timeout".to_owned());
-    Ok(lines.chain(discovery).chain(drain).collect())
+    Ok(lines.chain(discovery).chain(queues).chain(drain).collect())
 }
 
 impl<'a> Reload<'a> {
@@ -126,6 +133,7 @@ impl<'a> Reload<'a> {
         name_legs(&mut new, &state.configured, &state)?;
         let actual = ActualVolume::all(&state, presence);
         service.place_subsystems(&state, &mut new)?;
+        service.place_queues(&state, &mut new)?;
         let desired = Desired::now(&state).reloaded(&state.configured, &new, &choices);
         let mut plan = plan(&desired, &actual);
         let nvme = nvme_exports::changes(&state.served(), &new.subsystems).into_iter();
@@ -148,6 +156,7 @@ impl<'a> Reload<'a> {
             renames,
             new,
             desired,
+            queues: Vec::new(),
             said: Vec::new(),
         })
     }
@@ -307,6 +316,7 @@ impl<'a> Reload<'a> {
         name_legs(&mut self.new, &state.configured, &state)?;
         // Anew: mirrors have their numbers, and so their cores, now.
         service.place_subsystems(&state, &mut self.new)?;
+        service.place_queues(&state, &mut self.new)?;
         let numbers = state.volumes.numbered(&self.new);
         let number = |state: &State, name: &str| {
             let new = numbers.iter().find(|(_, of)| of.name == name);
@@ -383,6 +393,9 @@ impl<'a> Reload<'a> {
             .extend(new.map(|number| service.tell_new(&state, *number)));
         self.said.append(&mut changed);
         service.apply_subsystems(&mut state, &self.new, steps.take_host_ports());
+        let bound = std::mem::take(&mut self.queues);
+        self.said
+            .extend(service.apply_queues(&mut state, &self.new, bound));
         // Not before: a subsystem that ends is of their numbers.
         gone.iter().for_each(|it| state.volumes.leave(*it));
         let nvme = nvme_exports::changes(&before, &state.served());
@@ -536,10 +549,11 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     same.discoveries.clone_from(&old.discoveries);
     same.subsystems.clone_from(&old.subsystems);
     same.homes.clone_from(&old.homes);
+    same.queues.clone_from(&old.queues);
     if same != *old {
         bail!(
-            "of what stands before the volumes only drain_timeout and [[discovery]] can change: \
-             restart the engine"
+            "of what stands before the volumes only drain_timeout, [[discovery]] and [[queue]] can \
+             change: restart the engine"
         );
     }
     Ok(())

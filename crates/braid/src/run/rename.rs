@@ -116,6 +116,10 @@ impl Renames {
         }
         let subsystems = config.subsystems.iter_mut();
         subsystems.for_each(|it| self.apply_to_namespaces(it));
+        let queues = config.queues.iter_mut();
+        for it in queues.flat_map(|it| &mut it.namespaces) {
+            self.apply(&mut it.volume);
+        }
     }
 
     /// Gives the volumes of a subsystem their names after.

@@ -519,7 +519,22 @@ impl<'a> Report<'a> {
                 })
             })
         });
-        show.chain(namespaces).collect()
+        let queues = self.state.queue_namespaces();
+        let queues = queues.filter(|it| it.volume == volume).map(|it| {
+            let report = &self.cores[usize::from(it.core)].queues;
+            let (counters, open) = report.get(&it.number).copied().unwrap_or_default();
+            json!({
+                "uri": it.uri,
+                "read_only": it.read_only,
+                "clients": open,
+                "requests": counters.commands,
+                "errors": counters.errors,
+                "waited_buffer": counters.waited_buffer,
+                "merged": 0,
+                "cores": [{"core": it.core, "clients": open, "requests": counters.commands}],
+            })
+        });
+        show.chain(namespaces).chain(queues).collect()
     }
 }
 

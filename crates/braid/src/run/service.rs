@@ -23,6 +23,7 @@ use super::marks::Marks;
 use super::mirrors::{self, Found};
 use super::nvme_exports::{HostPort, Serving};
 use super::pending::Changes;
+use super::queues::{BoundQueue, QueueServing};
 use super::registry::Registry;
 use super::reload;
 use super::report::Report;
@@ -45,6 +46,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// See the module.
 pub struct Service {
@@ -67,6 +69,8 @@ pub struct Service {
     /// Marks that were asked for and are not answered yet, by volume and path.
     pub unanswered: Mutex<BTreeMap<(u16, PathIndex), Unanswered>>,
     state: Mutex<State>,
+    /// Threads that end servers of queues.
+    pub queue_ends: Mutex<Vec<JoinHandle<()>>>,
     /// A volume or the clients of an export are gone.
     pub news: Condvar,
 }
@@ -108,6 +112,10 @@ pub struct State {
     pub subsystems: Vec<Serving>,
     /// Cores and places of those that have ended for their hosts, with their volumes.
     pub ending_subsystems: BTreeMap<(u16, u16), Vec<u16>>,
+    /// Servers of queues.
+    pub queues: Vec<QueueServing>,
+    /// Namespaces of queues that there have been.
+    pub queue_namespaces_ever: u32,
     /// Exports that listen no more and may have clients, by number.
     pub ending: BTreeMap<usize, EndingExport>,
     closed: bool,
@@ -213,6 +221,8 @@ impl Service {
             exports: Vec::new(),
             subsystems: Vec::new(),
             ending_subsystems: BTreeMap::new(),
+            queues: Vec::new(),
+            queue_namespaces_ever: 0,
             ending: BTreeMap::new(),
             configured,
             closed: false,
@@ -230,6 +240,7 @@ impl Service {
             known: Mutex::new(namespaces),
             registry: Mutex::new(registry),
             unanswered: Mutex::default(),
+            queue_ends: Mutex::default(),
             state: Mutex::new(state),
             news: Condvar::new(),
         }
@@ -257,13 +268,18 @@ impl Service {
     ///
     /// # Errors
     /// No descriptor or thread is left.
-    pub fn serve_configured(&self, bound: Vec<(SocketAddr, TcpListener)>) -> anyhow::Result<()> {
+    pub fn serve_configured(
+        &self,
+        bound: Vec<(SocketAddr, TcpListener)>,
+        queues: Vec<BoundQueue>,
+    ) -> anyhow::Result<()> {
         let ports = bound.into_iter().map(|it| HostPort::new(it.0, it.1));
         let ports = ports.collect::<anyhow::Result<Vec<_>>>()?;
         let mut state = self.state();
         state.ensure_open()?;
         let configured = state.configured.clone();
         self.apply_subsystems(&mut state, &configured, ports);
+        self.apply_queues(&mut state, &configured, queues);
         Ok(())
     }
 
@@ -336,6 +352,7 @@ impl Service {
         state.closed = true;
         state.exports.clear();
         state.subsystems.clear();
+        self.close_queues(&mut state);
         self.news.notify_all();
         self.discovery.close();
     }
@@ -353,7 +370,11 @@ impl Service {
             let uris = it.uris.into_iter();
             uris.map(move |(uri, _)| format!("{name}: {uri}\n"))
         });
-        exports.map(line).chain(namespaces).collect()
+        let queues = state.queue_namespaces().map(|it| {
+            let name = &state.volumes[it.volume].of.name;
+            format!("{name}: {}\n", it.uri)
+        });
+        exports.map(line).chain(namespaces).chain(queues).collect()
     }
 
     /// A volume is ready on this core. Returns whether it is on all that may have clients of it, or
@@ -398,6 +419,7 @@ impl Service {
         if is_new {
             self.direct_hosts(&state);
         }
+        state.shape_queues(volume, &info);
         self.news.notify_all();
         is_new && there
     }

@@ -287,9 +287,17 @@ impl Service {
             let exports = (0..).zip(&state.exports);
             let of = exports.filter(|(_, it)| it.as_ref().is_some_and(|it| it.volume == volume));
             let of: Vec<usize> = of.map(|it| it.0).collect();
+            let of_queues = state.queue_namespaces().filter(|it| it.volume == volume);
+            let of_queues: Vec<u32> = of_queues.map(|it| it.number).collect();
             let on = |core: &CoreReport| -> u32 {
+                let queues = of_queues
+                    .iter()
+                    .filter_map(|it| Some(core.queues.get(it)?.1));
                 let clients = of.iter().map(|number| core.exports[*number].clients);
-                clients.chain(core.hosts.get(&volume).copied()).sum()
+                clients
+                    .chain(core.hosts.get(&volume).copied())
+                    .chain(queues)
+                    .sum()
             };
             cores.iter().map(on).sum()
         };

@@ -87,6 +87,7 @@ impl Stage {
                 at: 0,
                 len: 1 << 20,
             }),
+            namespaces: Arc::from([]),
             views: vec![Some(check::Namespace {
                 block_shift: 12,
                 blocks,

@@ -81,6 +81,7 @@ impl Server {
             kick: made.kick,
             interrupt: made.interrupt,
             data: made.data,
+            namespaces: Arc::clone(&self.namespaces),
             views: grant.views(&self.config.namespaces),
             trust: self.config.trust,
             tally: Arc::clone(&tally),

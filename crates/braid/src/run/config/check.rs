@@ -1,5 +1,5 @@
 //! Checks that one value can't make by itself, with the place in the file.
-use super::{Config, Export, ExportKeys, PathKeys, Volume, mirror, twice};
+use super::{Config, Export, ExportKeys, PathKeys, QueueKeys, Volume, mirror, twice};
 use crate::identity;
 use crate::run::address::NbdAddress;
 use crate::run::nvme_exports;
@@ -90,7 +90,92 @@ pub(super) fn check(config: &Config, text: &str) -> Result<(), Wrong> {
             }
         }
     }
+    check_queues(config, &places)?;
     twice::check(&config.volumes)
+}
+
+/// Checks the servers of queues; `places`: addresses of exports over NBD.
+fn check_queues(config: &Config, places: &BTreeSet<String>) -> Result<(), Wrong> {
+    for (number, keys) in config.queues.iter().enumerate() {
+        let here = [Key("queue"), At(number)];
+        let wrong = |key, text: String| Err(([&here[..], &[Key(key)]].concat(), text));
+        let shown = keys.socket.display();
+        let mut before = config.queues[..number].iter();
+        if before.any(|it| it.socket == keys.socket) {
+            return wrong("socket", format!("two [[queue]] have the socket {shown}"));
+        }
+        if config.socket.as_ref() == Some(&keys.socket) {
+            return wrong("socket", format!("{shown} is the control socket"));
+        }
+        if places.contains(&format!("unix:{shown}")) {
+            return wrong(
+                "socket",
+                format!("{shown} is the socket of an export over NBD"),
+            );
+        }
+        let most = broker::limits::QUEUES_MAX;
+        for (key, count) in [("user_poll", keys.user_poll), ("user_irq", keys.user_irq)] {
+            if count > most {
+                return wrong(key, format!("{key} must be 0…{most}"));
+            }
+        }
+        if (keys.user_poll, keys.user_irq) == (0, 0) {
+            return wrong(
+                "user_irq",
+                "without user_poll and user_irq there is no queue".into(),
+            );
+        }
+        if keys.spin_us > 3_600_000_000 {
+            return wrong("spin_us", "spin_us must be an hour at most".into());
+        }
+        if keys.memory_max.0 == 0 {
+            return wrong("memory_max", "a queue needs memory for its data".into());
+        }
+        if !(1..=0xffef).contains(&keys.controller) {
+            return wrong("controller", "controller must be 1…65519".into());
+        }
+        if let Some(nqn) = &keys.subsystem {
+            target::check_nqn("subsystem", nqn).or_else(|text| wrong("subsystem", text))?;
+        }
+        check_queue_namespaces(config, keys).map_err(|(at, key, text)| {
+            let steps = [Key("queue"), At(number), Key("namespace"), At(at), Key(key)];
+            (steps.to_vec(), text)
+        })?;
+        if keys.namespaces.is_empty() {
+            return wrong(
+                "socket",
+                "write a [[queue.namespace]] with a volume and an nsid".into(),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// # Errors
+/// The first namespace that can't be, its key, and why.
+fn check_queue_namespaces(
+    config: &Config,
+    keys: &QueueKeys,
+) -> Result<(), (usize, &'static str, String)> {
+    let most = broker::limits::NAMESPACES_MAX as u32;
+    for (at, it) in keys.namespaces.iter().enumerate() {
+        if config.volume(&it.volume).is_none() {
+            return Err((
+                at,
+                "volume",
+                format!("there is no volume \"{}\"", it.volume),
+            ));
+        }
+        if !(1..=most).contains(&it.nsid) {
+            return Err((at, "nsid", format!("nsid must be 1…{most}")));
+        }
+        let mut before = keys.namespaces[..at].iter();
+        if let Some(other) = before.find(|of| of.nsid == it.nsid) {
+            let text = format!("namespace {} is {}", it.nsid, other.volume);
+            return Err((at, "nsid", text));
+        }
+    }
+    Ok(())
 }
 
 /// Checks the mirrors of a configuration.

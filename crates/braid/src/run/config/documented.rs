@@ -2,6 +2,7 @@
 use super::Volume;
 use super::{
     ASSEMBLE_WAIT_NS, Config, DiscoveryKeys, ExportKeys, LEG_QUIESCE_NS, LegKeys, PathKeys,
+    QueueKeys, QueueNamespace,
 };
 use crate::control::access::PRIVATE;
 use crate::reference::{compare, table};
@@ -47,6 +48,11 @@ fn the_document_has_the_keys_of_the_engine() {
         config.socket_mode.get_or_insert(PRIVATE);
     });
     compare::<DiscoveryKeys>("discovery", "uri = \"nvme-tcp://127.0.0.1\"\n", |_| ());
+    compare::<QueueKeys>("queue", "socket = \"/q\"\n", |queue| {
+        queue.mode.get_or_insert(PRIVATE);
+    });
+    let least = "volume = \"v0\"\nnsid = 1\n";
+    compare::<QueueNamespace>("queue namespace", least, |_| ());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! # Contract
 //! Only keys of the configuration, and words that stand here, get into a hint.
 use super::mirror::RawLeg;
-use super::{Config, DiscoveryKeys, ExportKeys, PathKeys, Volume};
+use super::{Config, DiscoveryKeys, ExportKeys, PathKeys, QueueKeys, QueueNamespace, Volume};
 use crate::text;
 use serde::de::DeserializeOwned;
 
@@ -44,6 +44,8 @@ fn hint(key: &str, here: &str) -> Option<String> {
         (unknown::<RawLeg>(), "in [[volume.leg]]"),
         (unknown::<ExportKeys>(), "in [[volume.export]]"),
         (unknown::<DiscoveryKeys>(), "in [[discovery]]"),
+        (unknown::<QueueKeys>(), "in [[queue]]"),
+        (unknown::<QueueNamespace>(), "in [[queue.namespace]]"),
     ];
     let mean = match known == key {
         true => format!("{name} stands"),

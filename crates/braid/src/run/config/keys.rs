@@ -22,6 +22,14 @@ pub(super) fn cores<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error>
 pub(super) fn buffers() -> Size {
     Size(256 << 20)
 }
+/// As of `braid queue serve`.
+pub(super) fn queues() -> u32 {
+    8
+}
+/// As of `braid queue serve`.
+pub(super) fn controller() -> u16 {
+    65_000
+}
 /// More than any one client opens; each costs a few KiB.
 pub(super) fn clients() -> u16 {
     64

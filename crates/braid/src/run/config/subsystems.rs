@@ -10,7 +10,7 @@
 //! NSID is written, unless the subsystem has one namespace.
 use super::check::Step::{At, Key};
 use super::check::Wrong;
-use super::{ExportKeys, Volume};
+use super::{Config, ExportKeys, Volume};
 use crate::run::mirrors;
 use engine::mirror::MIRRORS_FROM;
 use std::collections::BTreeMap;
@@ -229,15 +229,24 @@ fn finish(draft: Draft) -> Result<Subsystem, Wrong> {
     Ok(it)
 }
 
-/// Returns the homes of the volumes in subsystems, by number: all of a subsystem have one, as its
-/// connections are on one core, and so do subsystems that share a volume. It is that of the first
-/// mirror among them, or else of the first volume.
-pub(super) fn homes(all: &[Subsystem], volumes: &[Volume], cores: u16) -> BTreeMap<u16, u16> {
+/// Returns the homes of the volumes in subsystems and of queues, by number: all of a subsystem, or
+/// of one server of queues, have one, as its connections are on one core, and so do those that
+/// share a volume. It is that of the first mirror among them, or else of the first volume.
+pub(super) fn homes(config: &Config) -> BTreeMap<u16, u16> {
+    let (volumes, cores) = (&config.volumes, config.cores);
     let numbers = mirrors::numbers(volumes.iter());
     let place = |name: &str| volumes.iter().position(|it| it.name == name);
     let mut groups: Vec<Vec<u16>> = Vec::new();
-    for it in all {
-        let places = it.namespaces.iter().filter_map(|it| place(&it.volume));
+    let exported = config.subsystems.iter().map(|it| {
+        let names = it.namespaces.iter().map(|it| it.volume.as_str());
+        names.collect::<Vec<_>>()
+    });
+    let of_queues = config.queues.iter().map(|it| {
+        let names = it.namespaces.iter().map(|it| it.volume.as_str());
+        names.collect::<Vec<_>>()
+    });
+    for names in exported.chain(of_queues) {
+        let places = names.into_iter().filter_map(place);
         let mut group: Vec<u16> = places.map(|at| numbers[at]).collect();
         let shares = |other: &mut Vec<u16>| other.iter().any(|it| group.contains(it));
         let others: Vec<_> = groups.extract_if(.., shares).collect();

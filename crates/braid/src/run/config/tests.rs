@@ -653,3 +653,55 @@ fn discovery_controllers_are_as_many_as_have_places_and_each_once() {
     let error = read(&[1, 2, 1]).unwrap_err();
     assert!(error.contains("is asked twice"), "{error}");
 }
+
+#[test]
+fn queues_that_cannot_be_are_refused_by_name() {
+    let parse = |keys: &str, namespaces: &str| {
+        let text = format!(
+            "socket = \"/run/c\"\n[[queue]]\nsocket = \"/run/q\"\n{keys}\n{namespaces}\n\
+             [[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n\
+             [[volume.export]]\nnbd = \"unix:/run/v0\"\n"
+        );
+        Config::parse(&text)
+    };
+    let one = "[[queue.namespace]]\nvolume = \"v0\"\nnsid = 1";
+    let config = parse("", one).unwrap();
+    assert_eq!(config.queues[0].namespaces[0].volume, "v0");
+    for (keys, namespaces, why) in [
+        (
+            "",
+            "",
+            "write a [[queue.namespace]] with a volume and an nsid",
+        ),
+        (
+            "",
+            &one.replace("v0", "v1")[..],
+            "there is no volume \"v1\"",
+        ),
+        ("", &one.replace("= 1", "= 65"), "nsid must be 1…64"),
+        ("", &format!("{one}\n{one}"), "namespace 1 is v0"),
+        ("user_poll = 0\nuser_irq = 0", one, "there is no queue"),
+        ("user_irq = 4097", one, "user_irq must be 0…4096"),
+        (
+            "memory_max = \"0\"",
+            one,
+            "a queue needs memory for its data",
+        ),
+        ("controller = 0", one, "controller must be 1…65519"),
+        ("subsystem = \"x\"", one, "subsystem"),
+    ] {
+        let error = parse(keys, namespaces).unwrap_err();
+        assert!(error.contains(why) && error.starts_with("line "), "{error}");
+    }
+    for (other, why) in [
+        ("/run/c", "is the control socket"),
+        ("/run/v0", "an export over NBD"),
+    ] {
+        let text = "socket = \"/run/c\"\n[[queue]]\nsocket = \"SOCKET\"\n".to_owned()
+            + one
+            + "\n[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n"
+            + "[[volume.export]]\nnbd = \"unix:/run/v0\"\n";
+        let error = Config::parse(&text.replace("SOCKET", other)).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+}

@@ -1,4 +1,5 @@
 //! `braid queue` as its users type it: a server, several clients, some of which are killed.
+mod engine;
 mod lying_broker;
 mod path;
 mod shown;

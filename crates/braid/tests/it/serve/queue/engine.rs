@@ -1,0 +1,239 @@
+//! Queues of an engine: over volumes of each kind, which come and go while queues are open.
+use crate::serve::mirror::place::Place;
+use crate::serve::process::{Process, engine, two_ports, wait_until};
+use ::queue::{Kind, Options, Queue};
+use nvme::wire::Status;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A mirror v0, and beside it memory, a file, and two paths to a target.
+struct Volumes {
+    place: Place,
+    _target: Process,
+    uris: [String; 2],
+}
+
+/// Namespaces: NSID and volume.
+const ALL: [(u32, &str); 4] = [(1, "v0"), (2, "memory"), (3, "file"), (5, "paths")];
+
+impl Volumes {
+    /// `None`: this machine has no io_uring.
+    fn new() -> Option<Self> {
+        let place = Place::new()?;
+        let (target, uris) = two_ports(place.0.path(), "t")?;
+        let file = std::fs::File::create(place.path("blocks")).unwrap();
+        file.set_len(8 << 20).unwrap();
+        Some(Self {
+            place,
+            _target: target,
+            uris,
+        })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.place.path("q.sock")
+    }
+
+    /// With the volumes of these namespaces, and v0.
+    fn config(&self, namespaces: &[(u32, &str)], keys: &str) {
+        self.place.config("");
+        let mut text = std::fs::read_to_string(self.place.path("b.toml")).unwrap();
+        for (_, volume) in namespaces.iter().filter(|it| it.1 != "v0") {
+            let paths = match *volume {
+                "memory" => vec!["mem:8MiB".to_owned()],
+                "file" => vec![self.place.leg("blocks")],
+                _ => self.uris.to_vec(),
+            };
+            text += &format!("[[volume]]\nname = \"{volume}\"\n");
+            for uri in paths {
+                text += &format!("[[volume.path]]\nuri = \"{uri}\"\n");
+            }
+        }
+        let socket = self.socket();
+        text += &format!("[[queue]]\nsocket = \"{}\"\n{keys}", socket.display());
+        for (nsid, volume) in namespaces {
+            text += &format!("[[queue.namespace]]\nvolume = \"{volume}\"\nnsid = {nsid}\n");
+        }
+        std::fs::write(self.place.path("b.toml"), text).unwrap();
+    }
+
+    fn bench(&self, words: &[&str]) -> Value {
+        let socket = self.socket();
+        let words = [
+            &["queue", "bench", "-o", "json", "--socket"][..],
+            &[socket.to_str().unwrap()],
+            words,
+        ];
+        let output = self.place.braid(&words.concat());
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn open(&self) -> Queue {
+        // A volume's size is known once it is ready.
+        wait_until(|| {
+            let mut queue = Queue::open(&self.socket(), &Options::default()).ok()?;
+            let known = ALL.iter().all(|it| queue.namespace(it.0).is_ok());
+            known.then_some(queue)
+        })
+    }
+}
+
+/// log2 of the block sizes, by NSID.
+fn shifts(queue: &mut Queue, nsids: &[u32]) -> BTreeMap<u32, u8> {
+    let shift = |nsid: &u32| (*nsid, queue.namespace(*nsid).unwrap().block_shift);
+    nsids.iter().map(shift).collect()
+}
+
+/// Writes 4 KiB.
+fn write(queue: &mut Queue, shifts: &BTreeMap<u32, u8>, nsid: u32, byte: u8) -> Status {
+    let data = queue.data().unwrap().clone();
+    data.write(0, &[byte; 4096]);
+    let (pieces, blocks) = ([data.piece(0, 4096)], 4096 >> shifts[&nsid]);
+    let written = queue.write((nsid, false), 8, blocks, &pieces, 0);
+    written.unwrap();
+    queue.submit().unwrap();
+    wait_until(|| queue.poll().unwrap()).status
+}
+
+fn end(mut engine: Process) {
+    engine.signal(Signal::TERM);
+    assert!(engine.ended().success(), "{}", engine.seen);
+}
+
+#[test]
+fn loads_are_verified_on_volumes_of_each_kind() {
+    let Some(volumes) = Volumes::new() else {
+        return;
+    };
+    volumes.config(&ALL, "spin_us = 20\n");
+    let engine = engine(volumes.place.0.path());
+    drop(volumes.open());
+    for (kind, (nsid, volume)) in ALL
+        .iter()
+        .flat_map(|it| [("user_poll", it), ("user_irq", it)])
+    {
+        let nsid = nsid.to_string();
+        let facts = volumes.bench(&[
+            "--kind",
+            kind,
+            "--nsid",
+            &nsid,
+            "--rw",
+            "randrw",
+            "--bs",
+            "4k",
+            "--iodepth",
+            "16",
+            "--size",
+            "4m",
+            "--verify",
+        ]);
+        assert_eq!(facts["errors"], 0, "{volume}: {facts}");
+        let verified = facts["verified_bytes"].as_u64().unwrap();
+        assert!(verified > 1 << 20, "{volume}: {facts}");
+    }
+    let stat = volumes.place.told(&["stat"]);
+    let all = stat["volumes"].as_array().unwrap();
+    for of in all.iter().filter(|of| of["leg_of"].is_null()) {
+        let exports = of["exports"].as_array().unwrap();
+        let queues = exports.iter().find(|it| {
+            let uri = it["uri"].as_str().unwrap();
+            uri.starts_with("queue:/") && uri.contains("q.sock?nsid=")
+        });
+        let queues = queues.unwrap_or_else(|| panic!("{of}"));
+        assert_eq!(
+            (&queues["clients"], &queues["errors"]),
+            (&0.into(), &0.into())
+        );
+        assert!(queues["requests"].as_u64().unwrap() > 100, "{queues}");
+    }
+    end(engine);
+    let [a, b] = ["a", "b"].map(|leg| volumes.place.data(leg));
+    assert!(a == b, "legs of the mirror differ");
+}
+
+/// A volume that leaves is an error by name for queues that are open; others go on.
+#[test]
+fn removed_volume_ends_its_commands_by_name() {
+    let Some(volumes) = Volumes::new() else {
+        return;
+    };
+    volumes.config(&ALL, "");
+    let engine = engine(volumes.place.0.path());
+    let mut queue = volumes.open();
+    let known = shifts(&mut queue, &ALL.map(|it| it.0));
+    for (nsid, _) in ALL {
+        assert!(write(&mut queue, &known, nsid, 1).is_success(), "{nsid}");
+    }
+    assert!(Queue::open(&volumes.socket(), &Options::default()).is_ok());
+    // NSID 2 is none any more, 3 is another volume.
+    volumes.config(&[(1, "v0"), (3, "paths"), (4, "file")], "");
+    let refused = volumes.place.ask(&["reload"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("clients of it are connected: 1"), "{said}");
+    let reloaded = volumes.place.ask(&["reload", "--force"]);
+    let said = String::from_utf8_lossy(&reloaded.stdout).into_owned();
+    assert!(reloaded.status.success(), "{reloaded:?}");
+    assert!(said.contains("changed namespaces of queues"), "{said}");
+    for (nsid, is_served) in [(1, true), (2, false), (3, false), (5, false)] {
+        let status = write(&mut queue, &known, nsid, 2);
+        let gone = status.is(Status::INVALID_NAMESPACE) && status.dnr();
+        assert_eq!(
+            (status.is_success(), gone),
+            (is_served, !is_served),
+            "{nsid}: {status}"
+        );
+    }
+    let mut next = Queue::open(&volumes.socket(), &Options::default()).unwrap();
+    assert!(next.namespace(2).is_err());
+    let nsids = [1, 3, 4];
+    let known = shifts(&mut next, &nsids);
+    for nsid in nsids {
+        assert!(write(&mut next, &known, nsid, 3).is_success(), "{nsid}");
+    }
+    drop((queue, next));
+    end(engine);
+}
+
+/// A server that changes begins anew on its socket; one that is no more has none.
+#[test]
+fn reload_ends_and_begins_servers() {
+    let Some(volumes) = Volumes::new() else {
+        return;
+    };
+    volumes.config(&[], "");
+    let text = std::fs::read_to_string(volumes.place.path("b.toml")).unwrap();
+    let (none, _) = text.split_once("[[queue]]").unwrap();
+    std::fs::write(volumes.place.path("b.toml"), none).unwrap();
+    let engine = engine(volumes.place.0.path());
+    let reload = || {
+        let reloaded = volumes.place.ask(&["reload"]);
+        assert!(reloaded.status.success(), "{reloaded:?}");
+        String::from_utf8_lossy(&reloaded.stdout).into_owned()
+    };
+    volumes.config(&ALL, "user_irq = 0\n");
+    assert!(reload().contains("added queues"));
+    let mut queue = volumes.open();
+    let options = Options {
+        kind: Kind::UserIrq,
+        ..Options::default()
+    };
+    let refused = Queue::open(&volumes.socket(), &options);
+    assert!(refused.is_err(), "there is none of this kind");
+    volumes.config(&ALL, "user_irq = 1\nuser_poll = 1\n");
+    assert!(reload().contains("changed queues"));
+    wait_until(|| queue.is_alive().is_err().then_some(()));
+    let mut queue = wait_until(|| Queue::open(&volumes.socket(), &options).ok());
+    let known = shifts(&mut queue, &[1]);
+    assert!(write(&mut queue, &known, 1, 1).is_success());
+    std::fs::write(volumes.place.path("b.toml"), none).unwrap();
+    let gone = volumes.place.ask(&["reload", "--force"]);
+    let said = String::from_utf8_lossy(&gone.stdout).into_owned();
+    assert!(said.contains("removed queues"), "{said}");
+    wait_until(|| queue.is_alive().is_err().then_some(()));
+    wait_until(|| (!volumes.socket().exists()).then_some(()));
+    end(engine);
+}
