@@ -168,6 +168,13 @@ impl Stats {
         self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
     }
 
+    /// Adds what was counted in a later time.
+    pub fn append(&mut self, later: &Self) {
+        let elapsed_ns = self.elapsed_ns + later.elapsed_ns;
+        self.merge(later);
+        self.elapsed_ns = elapsed_ns;
+    }
+
     /// Reads and writes together.
     pub fn total(&self) -> OpStats {
         let mut total = self.ops[0].clone();
@@ -220,6 +227,8 @@ mod tests {
         assert_eq!(a.total().bytes, 100 * 4096 + 512);
         assert_eq!((a.errors, a.failures.len()), (1, 1));
         assert_eq!(a.paths[1].mean_ns(), 500_005.0);
+        a.append(&b);
+        assert_eq!((a.elapsed_ns, a.ops[1].ios), (4_000_000_000, 2));
     }
 
     #[test]

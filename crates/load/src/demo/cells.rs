@@ -1,5 +1,5 @@
 //! One cell of the table: a policy under one operation, in figures.
-use super::model::{Alone, Check, Setup};
+use super::model::{Alone, Check, Setup, TOLERANCE};
 use crate::stats::Stats;
 use engine::host::HedgeStats;
 use policy::Policy;
@@ -47,6 +47,8 @@ pub struct Cell {
     pub op: Op,
     /// Throughput.
     pub mib_s: f64,
+    /// Throughput of each round.
+    pub rounds_mib_s: Vec<f64>,
     /// I/Os per second.
     pub iops: f64,
     /// Median latency, µs.
@@ -77,8 +79,8 @@ pub struct PathFigures {
 }
 
 impl Cell {
-    /// The figures of a measurement over the paths fast and slow.
-    pub fn new(policy: Policy, op: Op, stats: &Stats) -> Self {
+    /// The figures of a measurement over the paths fast and slow, and of each of its rounds.
+    pub fn new(policy: Policy, op: Op, stats: &Stats, rounds_mib_s: Vec<f64>) -> Self {
         let total = stats.total();
         let shares = stats.shares();
         let path = |index: usize| {
@@ -96,6 +98,7 @@ impl Cell {
             policy,
             op,
             mib_s: stats.mib_s(total.bytes),
+            rounds_mib_s,
             iops: stats.rate(total.ios),
             p50_us: total.quantile_ns(0.5) / 1e3,
             p99_us: total.quantile_ns(0.99) / 1e3,
@@ -116,8 +119,15 @@ pub struct Outcome {
     pub alone: [Alone; 2],
     /// The table.
     pub cells: Vec<Cell>,
-    /// Seconds measured per cell.
+    /// Seconds measured per cell, all rounds together.
     pub seconds: f64,
+    /// Cores of the host.
+    pub cores: u16,
+    /// Rounds that were measured, the last one perhaps in part.
+    pub rounds: usize,
+    /// Part of the time that the threads of target and host were runnable but had no CPU; `None`:
+    /// the kernel does not tell.
+    pub waited: Option<f64>,
     /// The window of weighted-latency, ns.
     pub window_ns: u64,
     /// Ended early by the user.
@@ -152,9 +162,11 @@ impl Outcome {
         [checks(Op::Read, read), checks(Op::Write, write)].concat()
     }
 
-    /// Whether every path alone is within the tolerance of its model.
+    /// Whether every path alone is within the tolerance of its model, and the threads had a CPU
+    /// whenever they needed one.
     pub fn machine_is_quiet(&self) -> bool {
-        self.checks().iter().all(|(_, check)| check.holds())
+        let has_cpus = self.waited.is_none_or(|part| part <= TOLERANCE);
+        has_cpus && self.checks().iter().all(|(_, check)| check.holds())
     }
 
     /// I/Os that failed, in all cells.
@@ -195,7 +207,7 @@ mod tests {
             stats.good(true, 1, 4096, 30_000_000);
         }
         stats.elapsed_ns = 500_000_000;
-        let cell = Cell::new(Policy::QueueDepth, Op::Mixed, &stats);
+        let cell = Cell::new(Policy::QueueDepth, Op::Mixed, &stats, vec![7.0]);
         assert_eq!(cell.iops, 2000.0);
         assert_eq!(cell.mib_s, 2000.0 / 256.0);
         assert_eq!([cell.paths[0].share, cell.paths[1].share], [0.9, 0.1]);
@@ -211,7 +223,7 @@ mod tests {
         let mut stats = Stats::new(2);
         stats.good(false, 1, 4096, 1_000);
         stats.elapsed_ns = 1;
-        let cell = Cell::new(Policy::Numa, Op::Read, &stats);
+        let cell = Cell::new(Policy::Numa, Op::Read, &stats, Vec::new());
         assert_eq!(cell.paths[0], PathFigures::default());
     }
 }

@@ -138,7 +138,7 @@ impl Setup {
     }
 
     /// Little's law: `outstanding` I/Os of `latency_ns` each, MiB/s.
-    fn throughput_mib_s(&self, outstanding: f64, latency_ns: f64) -> f64 {
+    pub fn throughput_mib_s(&self, outstanding: f64, latency_ns: f64) -> f64 {
         outstanding * f64::from(self.block) / MIB / (latency_ns / 1e9)
     }
 }

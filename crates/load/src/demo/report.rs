@@ -1,6 +1,6 @@
 //! The demo's result as one page that needs nothing else: plots, and the text.
 use super::cells::{Cell, Op, Outcome};
-use super::text;
+use super::text::{self, range};
 use std::fmt::{self, Write};
 use terminal::output::Style;
 use terminal::page::{self, Frame, escaped, tick};
@@ -23,7 +23,7 @@ pub fn page(outcome: &Outcome) -> anyhow::Result<String> {
     let mut body = "<h1>Two unequal paths, and what each policy makes of them</h1>\n".to_owned();
     body.push_str("<h2>Throughput</h2>\n");
     body.push_str(&legend(
-        "the optimum is the line above each bar; figures are MiB/s",
+        "the optimum is the line above each bar, the thin line spans the rounds; figures are MiB/s",
     ));
     body.push_str(&throughput(outcome)?);
     body.push_str("<h2>Latency</h2>\n");
@@ -69,7 +69,10 @@ const SVG: &str = "<svg viewBox=\"0 0 900 400\" role=\"img\">";
 
 fn throughput(outcome: &Outcome) -> Result<String, fmt::Error> {
     let best = |cell: &Cell| outcome.optimum_mib_s(cell.op);
-    let most = outcome.cells.iter().map(|it| it.mib_s.max(best(it)));
+    let most = outcome.cells.iter().map(|it| {
+        let (_, most) = range(&it.rounds_mib_s);
+        most.max(best(it))
+    });
     let top = most.fold(1.0, f64::max) * 1.12;
     let mut svg = String::from(SVG);
     FRAME.title(&mut svg, "MiB/s")?;
@@ -80,16 +83,19 @@ fn throughput(outcome: &Outcome) -> Result<String, fmt::Error> {
     }
     let width = FRAME.width * (BAR - 0.02) / outcome.policies().len() as f64;
     for (x, cell) in placed(outcome) {
-        let [y, best] = [cell.mib_s, best(cell)].map(|mib_s| FRAME.y(mib_s / top));
+        let (least, most) = range(&cell.rounds_mib_s);
+        let [y, best, low, high] =
+            [cell.mib_s, best(cell), least, most].map(|mib_s| FRAME.y(mib_s / top));
         let (x, height, colour) = (FRAME.x(x), FRAME.y(0.0) - y, colour(cell.op));
         let left = x - width / 2.0;
         write!(
             svg,
             "<rect x=\"{left:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
              fill=\"{colour}\"/><path stroke=\"currentColor\" stroke-width=\"2\" \
-             d=\"M{left:.1} {best:.1}h{width:.1}\"/><text x=\"{x:.1}\" y=\"{:.1}\" \
+             d=\"M{left:.1} {best:.1}h{width:.1}\"/><path stroke=\"currentColor\" \
+             d=\"M{x:.1} {low:.1}V{high:.1}\"/><text x=\"{x:.1}\" y=\"{:.1}\" \
              text-anchor=\"middle\">{:.0}</text>",
-            y - 4.0,
+            y.min(high) - 4.0,
             cell.mib_s
         )?;
     }
@@ -174,8 +180,8 @@ mod tests {
                 "{name}: two plots, a row, why"
             );
         }
-        assert!(page.contains("264.0  100 µs"));
-        assert!(!page.contains("too busy"));
+        assert!(page.contains("264.0  260–268  100 µs"));
+        assert!(!page.contains("is busy"));
     }
 
     #[test]
@@ -183,7 +189,7 @@ mod tests {
         let mut busy = outcome();
         busy.alone[0].slow_mib_s = 90.0;
         let page = page(&busy).unwrap();
-        assert!(page.contains("the machine is too busy"));
+        assert!(page.contains("This machine is busy"));
         assert!(page.contains("too far off"));
     }
 }

@@ -1,10 +1,12 @@
 //! The target with its two ports, the host with its paths, and the measurements in their order.
 //!
 //! # Contract
-//! The host has three volumes over the same two ports: both paths, fast alone, slow alone. One task
-//! runs at a time, so what is not measured is idle.
+//! The host has volumes over the same two ports: fast alone, slow alone, and for each cell one over
+//! both, so that a policy goes on with what it knows in the next round. One task runs at a time, so
+//! what is not measured is idle.
 use super::cells::{Cell, Op, Outcome};
 use super::model::{Alone, Check, Setup};
+use super::times::{MS, Times, WINDOW_NS};
 use crate::host::{Host, HostPlan};
 use crate::progress::Progress;
 use crate::stats::Stats;
@@ -16,7 +18,7 @@ use paths::identity;
 use paths::uri::{PathKeys, PathUri};
 use policy::{Hedging, Knobs, Policy};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use target::{Embedded, EmbeddedConfig, embedded};
 use terminal::cpus;
 use terminal::output;
@@ -28,31 +30,55 @@ const SETUP: Setup = Setup {
     fast_bytes_per_s: 300 << 20,
     slow_delay_ns: 30_000_000,
 };
-/// The window of weighted-latency. Its default of 15 s would make one cell a matter of minutes.
-const WINDOW_NS: u64 = 50_000_000;
 const NAMESPACE: &str = "mem:256MiB";
-const MS: u64 = 1_000_000;
-/// Warming up: some round trips of the slow path; for weighted-latency until its mean over many
-/// windows (7/8 old, 1/8 new) has settled to 3 %.
-const WARM_UP_NS: u64 = 500 * MS;
-const WARM_UP_WEIGHTS_NS: u64 = 28 * WINDOW_NS;
-/// How often a path that is off its model is measured, at most: a disturbance may have passed.
-const ATTEMPTS: usize = 2;
 
 /// A volume of the host.
 #[derive(Clone, Copy)]
 enum Over {
-    Both,
     Fast,
     Slow,
+    /// Both paths, by the number of the cell.
+    Cell(usize),
+}
+
+impl Over {
+    fn volume(self) -> usize {
+        match self {
+            Self::Fast => 0,
+            Self::Slow => 1,
+            Self::Cell(number) => 2 + number,
+        }
+    }
+}
+
+/// All cells of the table, and how they are measured.
+#[derive(Clone, Copy)]
+pub struct Cells<'a> {
+    /// Rows of three cells each.
+    pub policies: &'a [Policy],
+    /// Second copies of late reads.
+    pub hedging: Hedging,
+    /// Cores of the host, 1 or 2.
+    pub cores: u16,
+    /// How long.
+    pub times: Times,
+}
+
+/// What a cell measures.
+#[derive(Clone, Copy)]
+struct CellPlan {
+    policy: Policy,
+    op: Op,
 }
 
 /// Target and host.
 struct Stage {
     target: Embedded,
     host: Host,
-    uris: [Arc<[String]>; 3],
-    seconds_ns: u64,
+    /// Names of both paths.
+    names: [String; 2],
+    cores: usize,
+    times: Times,
     progress: Progress,
     /// Of the tasks so far.
     done: Duration,
@@ -65,47 +91,100 @@ struct Interrupted;
 ///
 /// # Errors
 /// Target or host can't be had, or are lost; interrupted before the first cell.
-pub fn perform(
-    policies: &[Policy],
-    hedging: Hedging,
-    seconds_ns: u64,
-    interrupt: Interrupt,
-) -> anyhow::Result<Outcome> {
-    let mut stage = Stage::build(policies, seconds_ns, interrupt)?;
+pub fn perform(cells: Cells<'_>, interrupt: Interrupt) -> anyhow::Result<Outcome> {
+    let (begin, times) = (Instant::now(), cells.times);
+    let plans: Vec<CellPlan> = cells
+        .policies
+        .iter()
+        .flat_map(|&policy| Op::ALL.map(|op| CellPlan { policy, op }))
+        .collect();
+    let mut stage = Stage::build(cells, interrupt)?;
     let alone = stage.alone()?;
-    let mut outcome = Outcome {
-        setup: SETUP,
-        alone,
-        cells: Vec::new(),
-        seconds: seconds_ns as f64 / 1e9,
-        window_ns: WINDOW_NS,
-        interrupted: false,
-    };
-    for &policy in policies {
-        let knobs = Knobs { hedging, ..knobs() };
-        stage.host.set_policy(Over::Both as u16, policy, knobs);
-        for op in Op::ALL {
-            if outcome.interrupted {
-                break;
-            }
-            match stage.cell(policy, op)? {
-                Ok(cell) => outcome.cells.push(cell),
-                Err(Interrupted) => outcome.interrupted = true,
+    let (mut windows, mut rounds, mut interrupted) = (vec![Vec::new(); plans.len()], 0, false);
+    let (waited_before, measuring) = (run_delay_ns(), Instant::now());
+    // How much longer than planned the last round took.
+    let mut slowness = 1.0;
+    for round in 0..times.rounds {
+        let expected = times.round(cells.policies, round).mul_f64(slowness);
+        let is_late = |limit| begin.elapsed() + expected > limit;
+        if interrupted || (round > 0 && times.limit.is_some_and(is_late)) {
+            break;
+        }
+        rounds += 1;
+        let round_begin = Instant::now();
+        let mut order: Vec<usize> = (0..plans.len()).collect();
+        // Forth and back, so that a machine that drifts does so for all.
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for number in order {
+            match stage.cell(number, plans[number], round)? {
+                Ok(stats) => windows[number].push(stats),
+                Err(Interrupted) => {
+                    interrupted = true;
+                    break;
+                }
             }
         }
+        let planned = times.round(cells.policies, round);
+        slowness =
+            round_begin.elapsed().as_secs_f64() / planned.as_secs_f64().max(f64::MIN_POSITIVE);
     }
+    let measured = measuring.elapsed();
+    let delayed_ns = run_delay_ns().zip(waited_before);
+    let measured_cells = plans.iter().zip(&windows);
+    let outcome = Outcome {
+        setup: SETUP,
+        alone,
+        cells: measured_cells
+            .filter_map(|(plan, windows)| cell(*plan, windows))
+            .collect(),
+        seconds: rounds as f64 * times.round_ns as f64 / 1e9,
+        rounds,
+        cores: cells.cores,
+        waited: delayed_ns.map(|(after, before)| {
+            // The target's thread and the host's.
+            let threads = 1 + u128::from(cells.cores);
+            after.saturating_sub(before) as f64 / (threads * measured.as_nanos()) as f64
+        }),
+        window_ns: WINDOW_NS,
+        interrupted,
+    };
     stage.progress.finish();
     stage.host.stop()?;
     stage.target.stop()?;
     Ok(outcome)
 }
 
+/// The figures of a cell, if it was measured at all.
+fn cell(plan: CellPlan, windows: &[Stats]) -> Option<Cell> {
+    let (first, later) = windows.split_first()?;
+    let mut stats = first.clone();
+    later.iter().for_each(|window| stats.append(window));
+    let rounds = windows.iter().map(|it| it.mib_s(it.total().bytes));
+    Some(Cell::new(plan.policy, plan.op, &stats, rounds.collect()))
+}
+
+/// Time that this process's threads were runnable but had no CPU, ns; `None`: not told.
+fn run_delay_ns() -> Option<u64> {
+    let mut sum = 0;
+    for task in std::fs::read_dir("/proc/self/task").ok()? {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        sum += text.split_whitespace().nth(1)?.parse::<u64>().ok()?;
+    }
+    Some(sum)
+}
+
 impl Stage {
-    fn build(policies: &[Policy], seconds_ns: u64, interrupt: Interrupt) -> anyhow::Result<Self> {
+    fn build(cells: Cells<'_>, interrupt: Interrupt) -> anyhow::Result<Self> {
         let [target_cpu, host_cpu] = cpus::two_apart()?;
         if host_cpu.is_none() {
             output::note("only one CPU may be used: target and host share it, and figures suffer");
         }
+        let host_cpus: Vec<_> = [host_cpu, target_cpu]
+            .into_iter()
+            .take(cells.cores.into())
+            .collect();
         let target = embedded(&EmbeddedConfig {
             backend: NAMESPACE.parse()?,
             shapes: vec![fast(), slow()],
@@ -121,15 +200,15 @@ impl Stage {
         let [fast, slow] = &uris[..] else {
             bail!("the target has not two ports")
         };
-        let plan = plan(fast, slow, host_cpu)?;
+        let plan = plan([fast, slow], cells, &host_cpus)?;
         let host = Host::start(&plan, interrupt).context("cannot start the host")?;
-        let names = ["fast".to_owned(), "slow".to_owned()];
         Ok(Self {
-            uris: [names.clone().into(), names[..1].into(), names[1..].into()],
-            progress: Progress::new(Some(total(policies, seconds_ns))),
+            names: ["fast".to_owned(), "slow".to_owned()],
+            progress: Progress::new(Some(cells.times.total(cells.policies))),
             target,
             host,
-            seconds_ns,
+            cores: cells.cores.into(),
+            times: cells.times,
             done: Duration::ZERO,
         })
     }
@@ -139,7 +218,7 @@ impl Stage {
         let mut both = Vec::new();
         for op in [Op::Read, Op::Write] {
             let mut alone = self.alone_once(op)?;
-            for _ in 1..ATTEMPTS {
+            for _ in 1..self.times.attempts {
                 if SETUP.checks(&alone).iter().all(Check::holds) {
                     break;
                 }
@@ -187,27 +266,31 @@ impl Stage {
             self.target.shape(0, shape);
         }
         let label = format!("{name} alone, {}, one at a time", op.name());
-        let times = if matches!(over, Over::Slow) {
-            ALONE_SLOW
-        } else {
-            ALONE_FAST
+        let times = match over {
+            Over::Slow => self.times.alone_slow(),
+            Over::Fast | Over::Cell(_) => self.times.alone_fast(),
         };
-        self.needed(&label, over, op, 1, no_longer(times, self.seconds_ns))
+        self.needed(&label, over, op, 1, times)
     }
 
     /// MiB/s.
     fn all_at_once(&mut self, name: &str, over: Over, op: Op) -> anyhow::Result<f64> {
         let label = format!("{name} alone, {}, all at once", op.name());
-        let times = no_longer(ALONE_ALL, self.seconds_ns);
+        let times = self.times.alone_all();
         let stats = self.needed(&label, over, op, SETUP.outstanding, times)?;
         Ok(stats.mib_s(stats.total().bytes))
     }
 
-    fn cell(&mut self, policy: Policy, op: Op) -> anyhow::Result<Result<Cell, Interrupted>> {
+    /// A cell in one round.
+    fn cell(
+        &mut self,
+        number: usize,
+        CellPlan { policy, op }: CellPlan,
+        round: u64,
+    ) -> anyhow::Result<Result<Stats, Interrupted>> {
         let label = format!("{policy} {}", op.name());
-        let times = (warm_up_ns(policy, self.seconds_ns), self.seconds_ns);
-        let measured = self.measure(&label, Over::Both, op, SETUP.outstanding, times)?;
-        Ok(measured.map(|stats| Cell::new(policy, op, &stats)))
+        let times = self.times.cell(policy, round);
+        self.measure(&label, Over::Cell(number), op, SETUP.outstanding, times)
     }
 
     /// A measurement without which nothing can be shown.
@@ -234,16 +317,23 @@ impl Stage {
         iodepth: u32,
         (warmup_ns, runtime_ns): (u64, u64),
     ) -> anyhow::Result<Result<Stats, Interrupted>> {
-        let (volume, uris) = (over as u16, &self.uris[over as usize]);
-        let info = self.host.volumes().get(over as usize);
+        let volume = over.volume();
+        let uris: Arc<[String]> = match over {
+            Over::Fast => self.names[..1].into(),
+            Over::Slow => self.names[1..].into(),
+            Over::Cell(_) => self.names[..].into(),
+        };
+        let info = self.host.volumes().get(volume);
+        // One at a time is that of one core.
+        let cores = self.cores.min(iodepth as usize);
         let words = format!(
-            "--rw={} --bs={} --iodepth={iodepth} --ramp-time={warmup_ns}ns \
-             --runtime={runtime_ns}ns",
+            "--rw={} --bs={} --iodepth={} --ramp-time={warmup_ns}ns --runtime={runtime_ns}ns",
             op.rw(),
-            SETUP.block
+            SETUP.block,
+            iodepth / cores as u32,
         );
         let words = Words::of(&words)?;
-        let tasks = words.tasks(volume, info.context("no such volume")?, uris, 1)?;
+        let tasks = words.tasks(volume as u16, info.context("no such volume")?, &uris, cores)?;
         self.progress.begin(label, self.done);
         let finished = self.host.run(tasks, &mut self.progress)?;
         self.done += Duration::from_nanos(warmup_ns + runtime_ns);
@@ -257,35 +347,42 @@ impl Stage {
     }
 }
 
-/// Warming up and measuring one I/O at a time over the fast path, each of four times.
-const ALONE_FAST: (u64, u64) = (50 * MS, 350 * MS);
-/// The same over the slow path, which does some 30 of them per second.
-const ALONE_SLOW: (u64, u64) = (100 * MS, 700 * MS);
-/// Warming up and measuring all I/Os at once.
-const ALONE_ALL: (u64, u64) = (300 * MS, 700 * MS);
-
-fn plan(fast: &str, slow: &str, cpu: Option<usize>) -> anyhow::Result<HostPlan> {
+fn plan(
+    [fast, slow]: [&str; 2],
+    cells: Cells<'_>,
+    cpus: &[Option<usize>],
+) -> anyhow::Result<HostPlan> {
     let path = |uri: &str, distance| -> anyhow::Result<PathKeys> {
         let keys = PathKeys::from(uri.parse::<PathUri>()?);
         Ok(PathKeys { distance, ..keys })
     };
     // The slow path is the nearest one, so that `numa` shows what a fixed choice may cost.
     let (fast, slow) = (path(fast, 20)?, path(slow, 10)?);
-    let volume = |name: &str, paths| VolumePlan {
+    let volume = |name: &str, policy, hedging, paths| VolumePlan {
         name: name.to_owned(),
-        policy: Policy::Numa,
-        knobs: knobs(),
+        policy,
+        knobs: Knobs {
+            ewma_shift: 3,
+            weight_timeout_ns: WINDOW_NS,
+            hedging,
+        },
         paths,
         access: FileAccess::Shared,
         quiesce_ns: engine::host::Recovery::default().quiesce_ns,
     };
+    let alone = |name, path: &PathKeys| {
+        let hedging = Knobs::default().hedging;
+        volume(name, Policy::Numa, hedging, vec![path.clone()])
+    };
+    let mut volumes = vec![alone("fast alone", &fast), alone("slow alone", &slow)];
+    for &policy in cells.policies {
+        let both = vec![fast.clone(), slow.clone()];
+        let cell = |op: Op| volume(op.name(), policy, cells.hedging, both.clone());
+        volumes.extend(Op::ALL.map(cell));
+    }
     Ok(HostPlan {
-        volumes: vec![
-            volume("both", vec![fast.clone(), slow.clone()]),
-            volume("fast alone", vec![fast]),
-            volume("slow alone", vec![slow]),
-        ],
-        cores: vec![cpu],
+        volumes,
+        cores: cpus.to_vec(),
         polling: runtime::Polling::default(),
         identity: identity::ephemeral(),
         digests: nvme::host::Digests::default(),
@@ -310,61 +407,26 @@ fn slow() -> shape::Config {
     }
 }
 
-fn knobs() -> Knobs {
-    Knobs {
-        ewma_shift: 3,
-        weight_timeout_ns: WINDOW_NS,
-        ..Knobs::default()
-    }
-}
-
-/// Times of a path alone, shorter where the cells are short.
-fn no_longer((warm_up_ns, measure_ns): (u64, u64), seconds_ns: u64) -> (u64, u64) {
-    (warm_up_ns.min(seconds_ns), measure_ns.min(2 * seconds_ns))
-}
-
-/// Short measurements warm up briefly.
-fn warm_up_ns(policy: Policy, seconds_ns: u64) -> u64 {
-    let settled = match policy {
-        Policy::WeightedLatency(_) => WARM_UP_WEIGHTS_NS,
-        _ => WARM_UP_NS,
-    };
-    settled.min(2 * seconds_ns)
-}
-
-/// How long it all takes if nothing has to be repeated.
-fn total(policies: &[Policy], seconds_ns: u64) -> Duration {
-    let sum = |times| {
-        let (warm_up, measure) = no_longer(times, seconds_ns);
-        warm_up + measure
-    };
-    let alone = 2 * (4 * sum(ALONE_FAST) + sum(ALONE_SLOW) + 2 * sum(ALONE_ALL));
-    let cells = policies
-        .iter()
-        .map(|&policy| 3 * (warm_up_ns(policy, seconds_ns) + seconds_ns));
-    Duration::from_nanos(alone + cells.sum::<u64>())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn all_policies_take_less_than_a_minute_even_with_repetitions() {
-        let policies = ["numa", "round-robin", "queue-depth", "weighted-latency"];
-        let policies = policies.map(|name| Policy::parse(name).unwrap());
-        let once = total(&policies, 2_500 * MS);
-        let alone = total(&[], 2_500 * MS);
-        assert!(
-            once + alone < Duration::from_secs(58),
-            "{once:?} + {alone:?}"
-        );
-    }
-
-    #[test]
     fn the_slow_path_is_the_nearest() {
-        let plan = plan("nvme-tcp://h:1/nqn.x", "nvme-tcp://h:2/nqn.x", None).unwrap();
-        let [fast, slow] = &plan.volumes[0].paths[..] else {
+        let cells = Cells {
+            policies: &[Policy::QueueDepth],
+            hedging: Hedging::Auto,
+            cores: 1,
+            times: Times::QUICK,
+        };
+        let [fast, slow] = ["nvme-tcp://h:1/nqn.x", "nvme-tcp://h:2/nqn.x"];
+        let plan = plan([fast, slow], cells, &[None]).unwrap();
+        let volume = &plan.volumes[Over::Cell(2).volume()];
+        assert_eq!(
+            (&*volume.name, volume.policy),
+            ("mixed", Policy::QueueDepth)
+        );
+        let [fast, slow] = &volume.paths[..] else {
             panic!()
         };
         assert!(slow.distance < fast.distance);

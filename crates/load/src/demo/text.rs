@@ -8,7 +8,7 @@ use terminal::table::Table;
 use terminal::text::paragraph;
 use terminal::units::{format_bytes, format_ns, significant};
 
-const BAR_CELLS: usize = 24;
+const BAR_CELLS: usize = 16;
 const WRAP: usize = 100;
 
 /// Everything, to print.
@@ -34,14 +34,22 @@ pub fn text(outcome: &Outcome, style: Style) -> String {
     }
     if !outcome.machine_is_quiet() {
         text.push('\n');
-        text.push_str(&style.paint(Ink::Warning, &too_busy(outcome)));
+        let busy = paragraph("", &busy(outcome), WRAP);
+        text.push_str(&style.paint(Ink::Warning, busy.trim_end()));
         text.push('\n');
     }
     text
 }
 
-/// The reason why the machine is too busy, in one line.
-fn too_busy(outcome: &Outcome) -> String {
+/// Other work on the machine, as far as it was seen.
+fn busy(outcome: &Outcome) -> String {
+    let mut seen = Vec::new();
+    if let Some(waited) = outcome.waited {
+        seen.push(format!(
+            "target and host waited for a CPU for {} of the time",
+            percent(waited)
+        ));
+    }
     let checks = outcome.checks();
     let off = checks.iter().filter(|(_, check)| !check.holds()).count();
     let worst = checks
@@ -49,17 +57,32 @@ fn too_busy(outcome: &Outcome) -> String {
         .max_by(|(_, a), (_, b)| a.deviation().abs().total_cmp(&b.deviation().abs()));
     let worst = worst.map_or(String::new(), |(op, check)| {
         format!(
-            "{} on {} is {:+.0} % off",
+            "most {} on {}, {:+.0} %",
             op.name(),
             check.path,
             check.deviation() * 100.0
         )
     });
-    format!(
-        "the machine is too busy: {off} of {} figures of one path alone are more than {:.0} % from \
-         their model ({worst}); these figures are not to be trusted",
+    seen.push(format!(
+        "{off} of {} figures of one path alone are more than {:.0} % from their model ({worst})",
         checks.len(),
         TOLERANCE * 100.0,
+    ));
+    let widest = outcome.cells.iter().map(|cell| {
+        let (least, most) = range(&cell.rounds_mib_s);
+        (most / least.max(f64::MIN_POSITIVE), cell)
+    });
+    let widest = widest.filter(|_| outcome.rounds > 1);
+    if let Some((factor, cell)) = widest.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        let (policy, op) = (cell.policy, cell.op.name());
+        seen.push(format!(
+            "rounds of {policy}, {op}, differ by a factor of {factor:.2}"
+        ));
+    }
+    format!(
+        "This machine is busy: {}. Each round has all policies, so that they can be compared with \
+         one another; the optimum is that of a quiet machine.",
+        seen.join("; ")
     )
 }
 
@@ -68,13 +91,14 @@ fn heading(outcome: &Outcome) -> String {
     let setup = &outcome.setup;
     format!(
         "NVMe/TCP over loopback, one namespace, two paths: fast is capped at {:.0} MiB/s, \
-         slow has no\ncap and {} more delay. Random {} I/O, {} outstanding, {} s per cell.\n\
+         slow has no\ncap and {} more delay. Random {} I/O, {} outstanding, {} s per cell in\n{}. \
          numa finds slow the nearest path; weighted-latency has a window of {}.\n\n",
         setup.cap_mib_s(),
         format_ns(setup.slow_delay_ns as f64),
         format_bytes(setup.block.into()),
         setup.outstanding,
         significant(outcome.seconds),
+        rounds(outcome.rounds),
         format_ns(outcome.window_ns as f64),
     )
 }
@@ -114,19 +138,28 @@ fn optimum(outcome: &Outcome) -> String {
 }
 
 fn cells(outcome: &Outcome, style: Style) -> String {
-    let figures = ["MiB/s", "p50", "p99", "p99.9", "fast", "slow", "of optimum"];
+    let figures = [
+        "MiB/s",
+        "rounds",
+        "p50",
+        "p99",
+        "p99.9",
+        "on fast",
+        "of optimum",
+    ];
     let mut table = Table::new(2, &[&["policy", "op"][..], &figures].concat());
     for cell in &outcome.cells {
         let us = |us: f64| format_ns(us * 1e3);
+        let (least, most) = range(&cell.rounds_mib_s);
         table.row(vec![
             cell.policy.to_string(),
             cell.op.name().to_owned(),
             format!("{:.1}", cell.mib_s),
+            format!("{least:.0}–{most:.0}"),
             us(cell.p50_us),
             us(cell.p99_us),
             us(cell.p999_us),
             percent(cell.paths[0].share),
-            percent(cell.paths[1].share),
             percent(outcome.of_optimum(cell)),
         ]);
     }
@@ -139,6 +172,21 @@ fn cells(outcome: &Outcome, style: Style) -> String {
             None => String::new(),
         }
     })
+}
+
+/// So many rounds.
+pub fn rounds(count: usize) -> String {
+    let word = if count == 1 { "round" } else { "rounds" };
+    format!("{count} {word}")
+}
+
+/// The least and the greatest.
+pub fn range(figures: &[f64]) -> (f64, f64) {
+    let ends = figures.iter().copied();
+    (
+        ends.clone().fold(f64::INFINITY, f64::min),
+        ends.fold(0.0, f64::max),
+    )
 }
 
 fn percent(part: f64) -> String {

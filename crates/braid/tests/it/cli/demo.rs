@@ -3,14 +3,9 @@ use crate::cli::common::{Place, code, stderr, stdout};
 use serde_json::Value;
 use std::fs;
 
-/// 0, or 1 where the machine is too busy for its figures, which is said.
+/// Also on a busy machine.
 fn ended_well(output: &std::process::Output) {
-    let text = stderr(output);
-    match code(output) {
-        0 => assert_eq!(text, ""),
-        1 => assert!(text.contains("too busy"), "{text}"),
-        other => panic!("{other}: {text}"),
-    }
+    assert_eq!((code(output), stderr(output).as_str()), (0, ""));
 }
 
 #[test]
@@ -51,6 +46,7 @@ fn programs_get_every_cell() {
     assert_eq!(names("policy")[2..4], ["queue-depth", "round-robin"]);
     for cell in cells {
         assert_eq!(cell["errors"], 0, "{cell}");
+        assert_eq!(cell["rounds_mib_s"].as_array().unwrap().len(), 2, "{cell}");
         for key in ["mib_s", "iops", "p50_us", "p99_us", "p999_us"] {
             assert!(cell[key].as_f64().unwrap() > 0.0, "{key}: {cell}");
         }
@@ -64,14 +60,14 @@ fn programs_get_every_cell() {
 #[test]
 fn people_get_a_table_and_the_reasons() {
     let place = Place::new();
-    let output = place.braid(&["demo", "--seconds", "0.05", "--policies", "numa"]);
+    let output = place.braid(&["demo", "--quick", "--policies", "numa"]);
     ended_well(&output);
     let out = stdout(&output);
     for part in [
         "optimum = C + (N − C",
         "numa",
         "of optimum",
-        "numa takes the nearest path",
+        "numa (the nearest path, here slow)",
     ] {
         assert!(out.contains(part), "no {part:?} in {out}");
     }

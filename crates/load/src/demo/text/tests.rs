@@ -22,6 +22,7 @@ fn cell(policy: Policy, op: Op, mib_s: f64, fast_in_flight: f64) -> Cell {
         policy,
         op,
         mib_s,
+        rounds_mib_s: vec![mib_s - 4.0, mib_s + 4.0],
         iops: mib_s * 256.0,
         p50_us: 100.0,
         p99_us: 30_000.0,
@@ -60,6 +61,9 @@ pub fn outcome() -> Outcome {
             cell(Policy::WEIGHTED_LATENCY, Op::Mixed, 351.0, 640.0),
         ],
         seconds: 3.0,
+        rounds: 2,
+        cores: 1,
+        waited: Some(0.004),
         window_ns: 50_000_000,
         interrupted: false,
     }
@@ -78,13 +82,20 @@ fn a_busy_machine_is_said_loudly() {
     busy.alone[1].fast_mib_s = 240.0;
     let text = text(&busy, Style::PLAIN);
     assert!(text.contains("-20.0 %  too far off"), "{text}");
-    let last = text.lines().last().unwrap();
-    assert!(
-        last.starts_with("the machine is too busy: 1 of 8 figures"),
-        "{last}"
-    );
-    assert!(last.contains("write on fast is -20 % off"), "{last}");
+    let text = text.replace('\n', " ");
+    for part in [
+        "This machine is busy: target and host waited for a CPU for 0.4 % of the time; 1 of 8",
+        "(most write on fast, -20 %)",
+        "rounds of numa, read, differ by a factor of 1.06",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
     assert_eq!(json(&busy)["machine_is_quiet"], false);
+    let mut waiting = outcome();
+    waiting.waited = Some(0.06);
+    assert!(!waiting.machine_is_quiet());
+    waiting.waited = None;
+    assert!(waiting.machine_is_quiet());
 }
 
 #[test]
@@ -122,6 +133,7 @@ fn programs_find_the_keys_they_rely_on() {
     let share = |path: &str| cell["share"][path].as_f64().unwrap();
     assert!((share("fast") + share("slow") - 1.0).abs() < 1e-9);
     assert_eq!(json["alone"].as_array().unwrap().len(), 8);
+    assert_eq!(cell["rounds_mib_s"].as_array().unwrap().len(), 2);
     assert_eq!(json["machine_is_quiet"], true);
 }
 
@@ -129,14 +141,31 @@ fn programs_find_the_keys_they_rely_on() {
 fn explanations_follow_the_measured_figures() {
     let mut other = outcome();
     let lines = explanations(&other);
-    assert_eq!(lines.len(), 5, "one per policy that read, and the optimum");
+    let [first, numa, round_robin, queue_depth, _, optimum] = &lines[..] else {
+        panic!("the first, one per policy that read, and the optimum: {lines:?}");
+    };
     assert!(
-        lines[3].contains("more on fast than equal numbers"),
-        "{}",
-        lines[3]
+        first.starts_with("read: queue-depth carried most, 366 MiB/s; weighted-latency 350"),
+        "{first}"
     );
-    other.cells[3] = cell(Policy::WEIGHTED_LATENCY, Op::Read, 366.0, 512.0);
+    assert!(first.ends_with("ahead in 2 of 2 rounds."), "{first}");
+    assert!(numa.contains("nothing on fast"), "{numa}");
+    assert!(numa.contains("300 MiB/s are unused: 6 in flight"), "{numa}");
+    assert!(
+        round_robin.contains("168 MiB/s are unused, though 6"),
+        "{round_robin}"
+    );
+    assert!(
+        queue_depth.contains("the other 506 would carry 66 MiB/s on slow"),
+        "{queue_depth}"
+    );
+    assert!(optimum.contains("the other 1018 on slow"), "{optimum}");
+    other.cells[3] = cell(Policy::WEIGHTED_LATENCY, Op::Read, 432.0, 6.0);
     let lines = explanations(&other);
-    assert!(lines[3].contains("level with queue-depth"), "{}", lines[3]);
-    assert!(lines[2].contains("506 wait there"), "{}", lines[2]);
+    assert!(
+        lines[0].contains("weighted-latency carried most"),
+        "{}",
+        lines[0]
+    );
+    assert!(lines[4].ends_with("Fast is at its cap."), "{}", lines[4]);
 }
