@@ -1,6 +1,7 @@
 //! A lane turn by turn, under a clock of the test's: what one turn does, what it leaves, when it
 //! interrupts, and what it does not do any more when its client has let go.
 use super::*;
+use crate::files::Files;
 use crate::limits::FILE_OPERATIONS_MAX;
 use crate::order::Orders;
 use crate::volume::Post;

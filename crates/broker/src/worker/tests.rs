@@ -145,6 +145,7 @@ impl Stage {
             kick: Event::new().unwrap().try_clone().unwrap(),
             interrupt: None,
             data: Some(region(data)),
+            namespaces: Arc::from([]),
             views: vec![Some(WHOLE); namespaces.len()],
             trust: Trust::Mediated,
             tally,

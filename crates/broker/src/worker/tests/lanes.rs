@@ -67,6 +67,7 @@ impl Turns {
             kick: Event::new().unwrap().try_clone().unwrap(),
             interrupt: None,
             data: Some(region(Arc::clone(&data))),
+            namespaces: Arc::from([]),
             views: vec![Some(WHOLE); self.namespaces.len()],
             trust: Trust::Mediated,
             tally: Arc::clone(&tally),
