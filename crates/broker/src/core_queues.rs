@@ -234,7 +234,11 @@ impl CoreQueues {
             let moved = &self.moves.all[tag];
             moved.read(memory.bytes_mut(span));
             self.moves.copied[moved.lane] += u64::from(span.len);
-            core.queue_payload_loaded(id, now_ns);
+            // The copy may have zeroes instead of the client's bytes.
+            match moved.parts.iter().any(|(memory, _)| memory.is_lost()) {
+                true => core.queue_payload_lost(id),
+                false => core.queue_payload_loaded(id, now_ns),
+            }
         }
     }
 

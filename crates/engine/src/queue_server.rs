@@ -368,6 +368,13 @@ impl QueueServer {
         self.place(devices, id, now_ns);
     }
 
+    /// The payload of a write can't be had: nothing of it is written.
+    pub(crate) fn payload_lost(&mut self, devices: &mut Devices, id: u32) {
+        let it = &mut self.requests[id];
+        it.pipeline.withdraw(id, devices, &mut self.slots);
+        self.ended(id, Status::DATA_TRANSFER_ERROR);
+    }
+
     /// A request begins when no change that it overlaps is in the way.
     fn place(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
         let it = &mut self.requests[id];

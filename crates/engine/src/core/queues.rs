@@ -33,6 +33,11 @@ impl Core {
         self.queues.loaded(&mut self.devices, id, now_ns);
     }
 
+    /// The payload of a write can't be had from its client: it ends with *data transfer error*.
+    pub fn queue_payload_lost(&mut self, id: u32) {
+        self.queues.payload_lost(&mut self.devices, id);
+    }
+
     /// The caller is done with a command that has ended. `is_heard`: its client has heard of that,
     /// which is told of flushes that failed (T13).
     #[inline]

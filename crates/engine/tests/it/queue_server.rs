@@ -122,6 +122,31 @@ fn cancel_takes_back_commands_that_wait_for_memory() {
     assert_eq!(rig.used(), 0);
 }
 
+#[test]
+fn write_whose_payload_is_lost_writes_nothing() {
+    let (mut rig, mut client, _) = rig(Below::Local);
+    rig.slow(50 * MS);
+    let (bytes, data) = (256 * BLOCK, pattern(0, 256, 1));
+    for number in 0..5 {
+        let range = (u64::from(number) * u64::from(bytes), bytes);
+        client.start(&mut rig, number, Op::Write, range, &data);
+    }
+    client.lose(4);
+    for _ in 0..100 {
+        rig.pass(10 * MS);
+        client.exchange(&mut rig);
+    }
+    for number in 0..4 {
+        assert_eq!(client.end(number), Ok(Vec::new()), "{number}");
+    }
+    let status = client.end(4).unwrap_err();
+    assert!(status.is(Status::DATA_TRANSFER_ERROR), "{status}");
+    let written = rig.disks[0].bytes.borrow();
+    let range = 4 * bytes as usize..5 * bytes as usize;
+    assert!(written[range].iter().all(|&byte| byte == 0));
+    assert_eq!(rig.used(), 0);
+}
+
 /// Each of them had unflushed writes when a path was given up.
 #[test]
 fn t13_each_queue_that_wrote_hears_of_a_loss_once() {

@@ -54,12 +54,20 @@ impl QueueClient {
         self.exchange(rig);
     }
 
+    /// The payload of a command that waits for memory is lost.
+    pub fn lose(&mut self, number: u16) {
+        self.payload.remove(&number);
+    }
+
     /// Copies payload, and takes what has ended.
     pub fn exchange(&mut self, rig: &mut Rig) {
         let (mut core, now_ns) = (rig.core.borrow_mut(), rig.world.now_ns);
         let arena = &mut rig.world.nodes[HOST].arena.0;
         while let Some((id, tag, span)) = core.queues().next_load() {
-            let bytes = &self.payload[&(tag as u16)];
+            let Some(bytes) = self.payload.get(&(tag as u16)) else {
+                core.queue_payload_lost(id);
+                continue;
+            };
             arena[span.at as usize..][..span.len as usize].copy_from_slice(bytes);
             core.queue_payload_loaded(id, now_ns);
         }
