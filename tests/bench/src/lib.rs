@@ -4,6 +4,7 @@
 //! Figures are printed, never judged: wall time gates nothing on a shared machine.
 #![forbid(unsafe_code)]
 
+mod busy;
 mod callgrind;
 mod connections;
 mod equal;
@@ -96,6 +97,8 @@ enum Task {
     Layers,
     /// A policy beside round-robin over one path and over equal paths (real I/O).
     Equal(equal::Args),
+    /// Policies over the demo's two paths, beside busy loops.
+    Busy(busy::Args),
     /// Wire I/Os beside a bare ping-pong of the same messages.
     Wire(wire::Args),
     /// Memory and wake-ups of an engine that is connected and idle.
@@ -118,6 +121,7 @@ pub fn run(root: &Path, args: Args) -> Result<ExitCode> {
         Task::Policy => policy::run(&setup),
         Task::Layers => layers::run(&setup),
         Task::Equal(args) => equal::run(&setup, args),
+        Task::Busy(args) => busy::run(&setup, args),
         Task::Wire(args) => wire::run(&setup, args),
         Task::Memory(args) => memory::run(&setup, args),
         Task::Mirror(args) => mirror::run(&setup, args),
