@@ -46,6 +46,7 @@ stories![
     "ta7",
     "ta8",
     "ta9",
+    "tb",
 ];
 
 impl Story {
@@ -140,6 +141,21 @@ mod tests {
         let names: BTreeSet<&str> = all.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names.len(), all.len());
         assert!(all.len() > 60, "{}", all.len());
+    }
+
+    /// The tables say which pairs of policies compare differently than in their document.
+    #[test]
+    fn differences_to_the_documents_are_explained() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+        let mut compared = 0;
+        for story in STORIES {
+            let text = std::fs::read_to_string(format!("{folder}/{}.txt", story.name)).unwrap();
+            for wrong in ["not explained", "though nothing differs"] {
+                assert!(!text.contains(wrong), "{}: {wrong}", story.name);
+            }
+            compared += text.matches("beside the document").count();
+        }
+        assert!(compared >= 30, "{compared}");
     }
 
     #[test]

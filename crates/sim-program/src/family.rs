@@ -7,7 +7,6 @@ use super::scenario::Scenario;
 use policy::Ana;
 use shape::Random;
 use sim::{DevicePlan, Flash, HostPlan, JobPlan, PathPlan, Plan};
-use std::collections::BTreeMap;
 use terminal::exit::Usage;
 
 /// Most worlds of one set.
@@ -95,7 +94,8 @@ fn world(set: &str, number: usize, random: &mut Random) -> Scenario {
         step_ns: None,
         also: Vec::new(),
         hedge: false,
-        figures: BTreeMap::new(),
+        long: None,
+        document: None,
         bound_elsewhere: None,
     }
 }

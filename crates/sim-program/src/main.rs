@@ -4,11 +4,12 @@
 //! * [`args`]: its words
 //! * [`scenario`]: TOML to plans; [`catalog`]: those that come with braid; [`family`]: random ones
 //! * [`measure`]: the runs; [`bounds`]: what could be reached
-//! * [`mod@show`], [`report`], [`plot`]: how it is told
+//! * [`mod@show`], [`report`], [`plot`]: how it is told; [`beside`]: next to a document's figures
 //! * [`chaos`]: worlds of another kind, in which the whole engine is looked at under faults
 #![forbid(unsafe_code)]
 
 mod args;
+mod beside;
 mod bounds;
 mod catalog;
 mod chaos;
@@ -302,6 +303,7 @@ impl SimArgs {
         let mut columns_here = of_all.to_vec();
         if self.policy.is_empty() {
             columns_here.extend(columns(self, &scenario.also));
+            columns_here.extend(long_columns(scenario));
         }
         if self.hedge.is_none() && scenario.hedge {
             columns_here.extend(columns_here.iter().filter_map(hedged).next());
@@ -315,6 +317,7 @@ fn columns(args: &SimArgs, policies: &[Policy]) -> Vec<Column> {
         name,
         policy,
         hedged: false,
+        long: None,
         knobs: Knobs {
             weight_timeout_ns,
             ..Knobs::default()
@@ -335,6 +338,23 @@ fn columns(args: &SimArgs, policies: &[Policy]) -> Vec<Column> {
         columns.extend(columns.iter().filter_map(hedged).collect::<Vec<_>>());
     }
     columns
+}
+
+/// The `weighted-latency` policies of the scenario's document with the default window.
+fn long_columns(scenario: &Scenario) -> Vec<Column> {
+    let (Some(long), Some(document)) = (scenario.long, &scenario.document) else {
+        return Vec::new();
+    };
+    let weighted = |it: &Policy| matches!(it, Policy::WeightedLatency(_));
+    let policies = document.policies().filter(weighted);
+    let column = |policy| Column {
+        name: format!("{policy} 15s"),
+        policy,
+        hedged: false,
+        knobs: Knobs::default(),
+        long: Some(long),
+    };
+    policies.map(column).collect()
 }
 
 /// As `column`, with hedged reads, if this policy knows when a read is late.

@@ -1,6 +1,6 @@
 //! Runs scenarios under policies, several at once, and works out what each came to.
 use super::bounds::{Bound, Kept, search};
-use super::scenario::Scenario;
+use super::scenario::{Long, Scenario};
 use anyhow::{Context, anyhow};
 use policy::{Knobs, Policy};
 use sim::limits::SERIES_NS;
@@ -21,7 +21,12 @@ pub struct Column {
     pub knobs: Knobs,
     /// Late reads get second copies.
     pub hedged: bool,
+    /// Runs for so long, and on a machine that was up before; else as the scenario says.
+    pub long: Option<Long>,
 }
+
+/// How long a machine has been up when a long run begins.
+const UPTIME_NS: u64 = 3_600_000_000_000;
 
 impl Column {
     fn way(&self) -> Way {
@@ -143,7 +148,13 @@ pub fn measure(
         let (scenario, policy) = (&scenarios[row], column.policy);
         let fits = policy.check(scenario.plan.paths.len());
         fits.map_err(|why| anyhow!("{}: {policy}: {why}", scenario.name))?;
-        let tally = sim::run(&scenario.plan, &column.way(), seed);
+        let tally = match &column.long {
+            Some(long) => {
+                let plan = long.of(&scenario.plan);
+                sim::run_after(&plan, &column.way(), seed, UPTIME_NS)
+            }
+            None => sim::run(&scenario.plan, &column.way(), seed),
+        };
         let tally = tally.map_err(|why| anyhow!("{}: {why}", scenario.name))?;
         one_more();
         Ok(tally)

@@ -7,10 +7,12 @@
 //! # Limits
 //! Those of [`sim::limits`]; unknown keys are refused, and so is what would be about nothing
 //! ([`sense`]).
+mod document;
 mod sense;
 
 use crate::limits::VARIANTS_MAX;
 use anyhow::{Context, anyhow, bail, ensure};
+pub use document::{Document, Figures};
 use policy::{Ana, Policy};
 use serde::Deserialize;
 use sim::limits::{EVENTS_MAX, HOSTS_MAX, PATHS_MAX};
@@ -35,10 +37,22 @@ pub struct Scenario {
     pub also: Vec<Policy>,
     /// Whether what second copies of late reads change is of interest here.
     pub hedge: bool,
-    /// Measurements of the source documents: operation, policy, MiB/s.
-    pub figures: BTreeMap<String, f64>,
+    /// Runs of `weighted-latency` with its window of 15 s, for policies of this scenario alone.
+    pub long: Option<Long>,
+    /// Measurements of a source document.
+    pub document: Option<Document>,
     /// The bound that another simulator found, MB/s or mean µs.
     pub bound_elsewhere: Option<f64>,
+}
+
+/// Times of runs with the default window of `weighted-latency`, on a machine that has been up for
+/// longer than it. Other policies and the bound have those of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Long {
+    /// Not measured at the beginning.
+    pub warm_ns: u64,
+    /// Measured after that.
+    pub run_ns: u64,
 }
 
 /// Keys that a file may leave out; below `each`, those of each table of this kind. A path has the
@@ -55,6 +69,8 @@ host = {hosts = 1, cpus = 8, nodes = 1, busy_run_us = 0, io_us = 0, busy_stall_u
 device = {}
 event = []
 figures = {}
+figures_of_host = []
+reads = {}
 [each]
 path = {copies = 1, bandwidth_mb_s = 1200, delay_us = 50, jitter_percent = 5, large_from = '0', \
 large_us = 0, small_us = 0, tail_per_million = 0, tail_us = 0, cross_percent = 0, \
@@ -64,6 +80,17 @@ noise = true, disk = false}
 job = {count = 1, depth = 1, sizes = '4k', write_percent = 0, sequential = false, \
 span = '64GiB', iops = 0, move_ms = 0}
 ";
+
+impl Long {
+    /// The plan with these times.
+    pub fn of(&self, plan: &Plan) -> Plan {
+        Plan {
+            warm_ns: self.warm_ns,
+            run_ns: self.run_ns,
+            ..plan.clone()
+        }
+    }
+}
 
 /// The whole of a scenario: what is left out is as in [`DEFAULTS`].
 fn with_defaults(mut given: Table) -> anyhow::Result<Table> {
@@ -110,7 +137,25 @@ struct File {
     device: BTreeMap<String, Device>,
     job: BTreeMap<String, Job>,
     event: Vec<Event>,
+    long: Option<LongTimes>,
+    /// MiB/s in a source document, by policy, or mode of weighted-latency. `bound` is the bound of
+    /// another simulator, MB/s or mean µs.
     figures: BTreeMap<String, f64>,
+    /// The same for each host; their sums then are the figures.
+    figures_of_host: Vec<BTreeMap<String, f64>>,
+    /// The figures are seconds for so many bytes instead.
+    seconds_for: Option<String>,
+    /// Reads of each path there.
+    reads: BTreeMap<String, Vec<u64>>,
+    /// Why pairs of policies compare differently here.
+    differs: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LongTimes {
+    warm_ms: u64,
+    run_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -348,15 +393,26 @@ fn build(name: &str, mut file: File) -> anyhow::Result<Scenario> {
         plan.events.extend(events(event, &names)?);
     }
     plan.check().map_err(|why| anyhow!("{why}"))?;
+    let bound_elsewhere = file.figures.remove("bound");
+    let long = file.long.map(|it| Long {
+        warm_ns: it.warm_ms.saturating_mul(1_000_000),
+        run_ns: it.run_ms.saturating_mul(1_000_000),
+    });
+    if let Some(long) = long {
+        long.of(&plan)
+            .check()
+            .map_err(|why| anyhow!("long: {why}"))?;
+    }
     Ok(Scenario {
         also: policies(&file.also, plan.paths.len())?,
         hedge: file.hedge,
         name: name.to_owned(),
-        title: file.title,
+        title: file.title.clone(),
         plan,
-        bound_elsewhere: file.figures.remove("bound"),
+        bound_elsewhere,
         step_ns: file.step_ms.map(|ms| ms.saturating_mul(1_000_000)),
-        figures: file.figures,
+        long,
+        document: document::document(&file)?,
     })
 }
 

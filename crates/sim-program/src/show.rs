@@ -1,4 +1,5 @@
 //! The tables: one line per scenario over all policies, or one table per scenario.
+use super::beside;
 use super::measure::{Cell, Column, Row};
 use serde_json::{Value, json};
 use terminal::output::Style;
@@ -96,11 +97,6 @@ pub fn details(row: &Row, style: Style) -> String {
     if scenario.plan.merge {
         text.push_str("ana = merge: non-optimized paths are used beside optimized ones\n");
     }
-    if !scenario.figures.is_empty() {
-        let figure = |(name, value): (&String, &f64)| format!("{name} {value}");
-        let figures: Vec<String> = scenario.figures.iter().map(figure).collect();
-        text.push_str(&format!("in the document: {}\n", figures.join(", ")));
-    }
     text.push_str(&bound_lines(row));
     let unit = if row.is_open() { "mean µs" } else { "MB/s" };
     let mut headings = vec![
@@ -137,6 +133,7 @@ pub fn details(row: &Row, style: Style) -> String {
     }
     text.push_str(&table.render(style, |_| String::new()));
     text.push_str(&above(row));
+    text.push_str(&beside::text(row, style));
     text
 }
 
@@ -200,6 +197,7 @@ fn scenario(row: &Row) -> Value {
             "of_limit": row.bound.of_limit(),
         },
         "policies": policies,
+        "document": beside::json(row),
     })
 }
 

@@ -93,7 +93,7 @@ pub struct Tally {
     pub bytes: [u64; 2],
     /// Their latencies, reads and writes.
     pub latencies: [Latencies; 2],
-    /// Good I/Os per path.
+    /// Good I/Os per path; of a mirror, reads.
     pub path_ios: Vec<u64>,
     /// Bytes per host.
     pub host_bytes: Vec<u64>,

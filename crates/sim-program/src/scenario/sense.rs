@@ -22,6 +22,10 @@ pub fn check(file: &File) -> anyhow::Result<()> {
              it out"
         );
     }
+    ensure!(
+        file.long.is_none() || file.event.is_empty(),
+        "long and [[event]] stand together; events have times of a run that is not long"
+    );
     let end_ms = file.warm_ms.saturating_add(file.run_ms);
     for event in &file.event {
         check_event(event, end_ms).with_context(|| format!("[[event]] at {} ms", event.at_ms))?;

@@ -97,3 +97,44 @@ fn hostile_files_get_an_error_or_are_worlds() {
     let run = |scenarios: Vec<Scenario>| scenarios.into_iter().for_each(|it| shortly(it.plan));
     hostile::attack_and_use("scenario", parser, run);
 }
+
+#[test]
+fn figures_of_a_document_name_policies() {
+    let figures = "[figures]\nnuma = 50\n\"per-numa\" = 70.5\nbound = 9\n";
+    let scenario = parse("x", &format!("{TWO}{figures}")).unwrap().remove(0);
+    let document = scenario.document.unwrap();
+    let policies: Vec<String> = document.policies().map(|it| it.to_string()).collect();
+    assert_eq!(policies, ["numa", "weighted-latency:per-numa"]);
+    assert_eq!(scenario.bound_elsewhere, Some(9.0));
+    let unknown = error(&format!("{TWO}[figures]\nnumb = 5\n"));
+    assert!(unknown.contains("\"numb\" is no policy"), "{unknown}");
+    let nothing = error(&format!("differs = \"x\"\n{TWO}"));
+    assert!(nothing.contains("differs, long, reads"), "{nothing}");
+}
+
+#[test]
+fn figures_of_hosts_are_added_up() {
+    let hosts = "[host]\nhosts = 2\n";
+    let each = "[[figures_of_host]]\nnuma = 2.5\n[[figures_of_host]]\nnuma = 4\n";
+    let scenario = parse("x", &format!("{TWO}{hosts}{each}"))
+        .unwrap()
+        .remove(0);
+    let document = scenario.document.unwrap();
+    assert_eq!(document.figures[0].2, 6.5);
+    assert_eq!(document.of_host.len(), 2);
+    let alone = error(&format!("{TWO}{each}"));
+    assert!(alone.contains("one table for each of 1 hosts"), "{alone}");
+}
+
+#[test]
+fn a_long_run_has_its_own_times() {
+    let text = format!("long = {{ warm_ms = 7, run_ms = 9 }}\n{TWO}[figures]\nnuma = 5\n");
+    let scenario = parse("x", &text).unwrap().remove(0);
+    let plan = scenario.long.unwrap().of(&scenario.plan);
+    assert_eq!((plan.warm_ns, plan.run_ns), (7_000_000, 9_000_000));
+    assert_eq!(scenario.plan.run_ns, 2_000_000_000);
+    let event = "[[event]]\nat_ms = 1\npath = \"b\"\nup = true\n";
+    assert!(error(&format!("{text}{event}")).contains("long and [[event]]"));
+    let no_run = error(&text.replace("run_ms = 9", "run_ms = 0"));
+    assert!(no_run.contains("long: "), "{no_run}");
+}

@@ -32,7 +32,7 @@ impl World<'_> {
             return rules.choose(self.plan, &self.truth, wanted(slot, self.now_ns));
         }
         let slot = *slot;
-        let request = slot.request(self.now_ns);
+        let request = slot.request(self.now_ns + self.uptime_ns);
         let (selector, views) = self.selector(&slot)?;
         let chosen = selector.select(&request, views)?;
         self.slots[index as usize].ticket = selector.ticket();
@@ -280,7 +280,7 @@ impl World<'_> {
             group: group(&slot),
             latency_ns: self.now_ns - slot.placed_ns,
             ended,
-            now_ns: self.now_ns,
+            now_ns: self.now_ns + self.uptime_ns,
             ticket: slot.ticket,
             gap_ns: slot
                 .back_ns
@@ -312,7 +312,10 @@ impl World<'_> {
         let kind = usize::from(slot.write);
         tally.bytes[kind] += bytes;
         tally.latencies[kind].add(self.now_ns - slot.begun_ns);
-        tally.path_ios[path] += 1;
+        // A mirror's write goes to every leg.
+        if !(self.plan.mirror && slot.write) {
+            tally.path_ios[path] += 1;
+        }
         tally.host_bytes[usize::from(slot.host)] += bytes;
     }
 }
