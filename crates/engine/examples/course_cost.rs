@@ -137,6 +137,7 @@ impl<M: Machine> Node<M> {
                     Output::Device(request) => self.asked.push(request.id),
                     Output::Open { conn, address } => self.opened.push((conn, address)),
                     Output::Resume(_) => {}
+                    Output::CheckEnd(conn) => it.handle_end_check(conn, false, now_ns),
                     other => unreachable!("{other:?}"),
                 }
             }

@@ -456,6 +456,10 @@ impl Core {
     #[inline(never)]
     fn exchange_messages(&mut self, now_ns: u64) -> bool {
         let mut any = false;
+        while let Some(number) = self.devices.cross_core.poll_settled() {
+            any = true;
+            self.nbd.settled(&self.devices, number, now_ns);
+        }
         while let Some((to, message)) = self.devices.cross_core.poll() {
             any = true;
             if to == self.devices.cross_core.core() {
@@ -475,21 +479,8 @@ impl Core {
         match step {
             Some(Step::Place(cookie)) => self.nbd.place(&mut self.devices, cookie as u32),
             Some(Step::Begin(cookie)) => self.nbd.begin_alone(&mut self.devices, cookie as u32),
+            Some(Step::Settle(arrival)) => self.nbd.settle(arrival, now_ns),
             None => {}
-        }
-    }
-
-    /// A client is gone, which may send what is under way again to another core.
-    fn show_changes_of(&mut self, client: u16) {
-        let (devices, nbd) = (&mut self.devices, &self.nbd);
-        if devices.cross_core.has_others() {
-            let order = &mut devices.order;
-            devices
-                .cross_core
-                .show_all(order, |cookie| match Issuer::of_cookie(cookie) {
-                    Issuer::FrontEnd(0, request) => nbd.client_of(request) == client,
-                    _ => false,
-                });
         }
     }
 
@@ -607,7 +598,7 @@ impl Core {
             let mut any = self.devices.settle(memory, now_ns);
             any |= self.drain_devices(now_ns);
             any |= self.advance_front_ends(memory, now_ns);
-            if self.devices.cross_core.has_others() {
+            if self.devices.cross_core.has_news() {
                 any |= self.exchange_messages(now_ns);
             }
             if !any {
@@ -686,7 +677,7 @@ impl Machine for Core {
 
     fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
         let Some((place, port)) = port_of(listener) else {
-            return self.nbd.accept(&self.devices, listener, now_ns);
+            return self.nbd.accept(&mut self.devices, listener, now_ns);
         };
         let server = self.nvme.get_mut(place)?.as_mut()?;
         server.accept(port.into(), now_ns)
@@ -772,14 +763,20 @@ impl Machine for Core {
     fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
         match self.owner(conn) {
             Owner::Client(client) => {
-                self.nbd.client_closed(client);
-                self.show_changes_of(client);
+                self.nbd.client_closed(&mut self.devices, client);
             }
             Owner::Host(server) => {
                 self.server(usize::from(server)).closed(conn, why, now_ns);
             }
             Owner::Path => self.devices.host_mut().handle_closed(conn, why, now_ns),
         }
+    }
+
+    fn handle_end_check(&mut self, conn: ConnId, has_ended: bool, now_ns: u64) {
+        let Owner::Client(client) = self.owner(conn) else {
+            unreachable!("{conn:?} was not asked about");
+        };
+        self.nbd.end_checked(client, has_ended, now_ns);
     }
 
     fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {

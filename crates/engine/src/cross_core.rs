@@ -12,6 +12,10 @@
 //!   it again to another core, and something newer after it: these wait there until this one has
 //!   ended, so that it can't be executed after them.
 //!
+//! **A new client** is greeted once each core has handled the ends of connections that the
+//! client may have lost before, and has shown what these have under way (`arrivals`). So what it
+//! sends again has an order with what it sent before, whichever cores both came to.
+//!
 //! No two changes wait for each other. A change that has begun waits for devices only. One that
 //! asks has no place before core 0 gives it one, and these are given in one order on all cores; and
 //! only changes that have begun are shown.
@@ -23,10 +27,10 @@
 //! ([`CrossCore::leave`]); core 0 is the last one.
 //!
 //! # Limits
-//! A change is shown once it was under way for [`SHOWN_AFTER_NS`] to twice that. Until then, and
-//! until its core has heard that its client is gone, another core does not know of it: if a client
-//! sends it again sooner, there is no order between the two.
-use crate::limits::{SHOWN_AFTER_NS, SHOWN_AT_ONCE};
+//! A change is shown once its core has handled the end of its connection, or once it was under way
+//! for [`SHOWN_AFTER_NS`] to twice that. Until then another core does not know of it: if a client
+//! sends it again sooner by a connection that it had before, there is no order between the two.
+use crate::limits::{ARRIVALS_READY, SHOWN_AFTER_NS, SHOWN_AT_ONCE};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use block::order::{ChangeOrder, Ticket};
@@ -50,6 +54,21 @@ pub struct OtherChange {
     range: Range,
 }
 
+/// A client that has come, on all cores: where to, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    core: u16,
+    number: u64,
+    volume: u16,
+}
+
+impl Arrival {
+    /// The volume that it is a client of.
+    pub(crate) fn volume(self) -> u16 {
+        self.volume
+    }
+}
+
 /// Message of a core to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoreMessage {
@@ -67,7 +86,12 @@ pub enum CoreMessage {
     Show(OtherChange),
     /// One that was shown has ended.
     Hide(ChangeId),
-    /// To core 0: nothing comes from this core any more.
+    /// A client has come: its core waits for this one's [`Self::Settled`].
+    Arrived(Arrival),
+    /// Clients of its volume whose connections had ended by then begin nothing more on this core,
+    /// and what they have under way was shown.
+    Settled(Arrival, u16),
+    /// Nothing comes from this core any more.
     Left(u16),
 }
 
@@ -78,6 +102,8 @@ pub(crate) enum Step {
     Place(u64),
     /// It begins.
     Begin(u64),
+    /// A client has come somewhere: [`CrossCore::settled`] follows.
+    Settle(Arrival),
 }
 
 /// A change of this core that others know of.
@@ -105,8 +131,15 @@ pub(crate) struct CrossCore {
     waiting: BTreeMap<Ticket, ChangeId>,
     /// On core 0: the cores, a bit for each, on which the turn of a change that asks has not come.
     asking: BTreeMap<ChangeId, u64>,
-    /// On core 0: cores that have ended.
+    /// Cores that have ended, a bit for each.
     left: u64,
+    /// Numbers of clients that have come to this core, and the cores, a bit for each, that have not
+    /// settled them.
+    arrivals: Vec<(u64, u64)>,
+    /// Clients that have come to this core so far.
+    arrived: u64,
+    /// Those whose last core has settled them, and whose front end was not told.
+    settled: VecDeque<u64>,
     out: VecDeque<(u16, CoreMessage)>,
     /// When changes under way are looked at next, ns; 0: there are none.
     look_ns: u64,
@@ -119,6 +152,10 @@ impl CrossCore {
         Self {
             core,
             cores,
+            // Clients that come one after the other take no more memory.
+            arrivals: Vec::with_capacity(ARRIVALS_READY),
+            settled: VecDeque::with_capacity(ARRIVALS_READY),
+            out: VecDeque::with_capacity(ARRIVALS_READY),
             ..Self::default()
         }
     }
@@ -136,6 +173,17 @@ impl CrossCore {
     fn send_others(&mut self, message: CoreMessage) {
         for core in (0..self.cores).filter(|core| *core != self.core) {
             self.out.push_back((core, message));
+        }
+    }
+
+    /// The cores that have not ended, a bit for each.
+    fn present(&self) -> u64 {
+        u64::MAX >> (64 - u32::from(self.cores)) & !self.left
+    }
+
+    fn send_to(&mut self, cores: u64, message: CoreMessage) {
+        for core in (0..self.cores).filter(|core| cores >> core & 1 == 1) {
+            self.send(core, message);
         }
     }
 
@@ -248,11 +296,59 @@ impl CrossCore {
         }
     }
 
+    /// A client of the volume has come to this core: [`Self::poll_settled`] has its number once
+    /// it may be greeted. `is_home`: this core has all clients of the volume.
+    pub fn arrive(&mut self, volume: u16, is_home: bool) -> u64 {
+        let (core, number) = (self.core, self.arrived);
+        self.arrived += 1;
+        let asked = match is_home {
+            true => 1 << core,
+            false => self.present(),
+        };
+        self.arrivals.push((number, asked));
+        let arrival = Arrival {
+            core,
+            number,
+            volume,
+        };
+        self.send_to(asked, CoreMessage::Arrived(arrival));
+        number
+    }
+
+    /// This core is done with what [`Step::Settle`] asked for.
+    pub fn settled(&mut self, arrival: Arrival) {
+        self.send(arrival.core, CoreMessage::Settled(arrival, self.core));
+    }
+
+    /// The next client of this core that may be greeted.
+    #[inline]
+    pub fn poll_settled(&mut self) -> Option<u64> {
+        self.settled.pop_front()
+    }
+
+    /// These cores have settled a client, or have ended.
+    fn count_settled(&mut self, number: u64, cores: u64) {
+        let mut all = self.arrivals.iter();
+        let Some(at) = all.position(|it| it.0 == number) else {
+            return; // all others have settled it, and this core had ended by then
+        };
+        let missing = &mut self.arrivals[at].1;
+        *missing &= !cores;
+        if *missing == 0 {
+            self.arrivals.swap_remove(at);
+            self.settled.push_back(number);
+        }
+    }
+
     /// Nothing comes from this core any more.
     pub fn leave(&mut self) {
-        if self.core > 0 {
-            self.send(0, CoreMessage::Left(self.core));
-        }
+        self.send_others(CoreMessage::Left(self.core));
+    }
+
+    /// Whether there is a message, or a client to be greeted.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.out.is_empty() || !self.settled.is_empty()
     }
 
     /// The next message, and the core that it is for.
@@ -271,12 +367,8 @@ impl CrossCore {
         match message {
             CoreMessage::Ask(it) => {
                 assert_eq!(self.core, 0, "core 0 is asked");
-                let all = u64::MAX >> (64 - u32::from(self.cores));
-                let there = all & !self.left;
-                self.asking.insert(it.id, there);
-                for core in (0..self.cores).filter(|core| there >> core & 1 == 1) {
-                    self.send(core, CoreMessage::Place(it));
-                }
+                self.asking.insert(it.id, self.present());
+                self.send_to(self.present(), CoreMessage::Place(it));
             }
             CoreMessage::Place(it) if it.id.core == self.core => {
                 return self.own_cookie(it.id).map(Step::Place);
@@ -295,11 +387,8 @@ impl CrossCore {
                     let asked = self.asking.remove(&id);
                     assert!(asked.is_some(), "a change is over that did not ask");
                     // Those that had left before it asked have no place of it.
-                    for core in (1..self.cores).filter(|core| *core != id.core) {
-                        if self.left >> core & 1 == 0 {
-                            self.send(core, CoreMessage::Over(id));
-                        }
-                    }
+                    let others = self.present() & !(1 | 1 << id.core);
+                    self.send_to(others, CoreMessage::Over(id));
                 }
                 if id.core != self.core {
                     self.take_away(order, id);
@@ -309,8 +398,14 @@ impl CrossCore {
                 self.place(order, it);
             }
             CoreMessage::Hide(id) => self.take_away(order, id),
+            CoreMessage::Arrived(it) => return Some(Step::Settle(it)),
+            CoreMessage::Settled(it, core) => self.count_settled(it.number, 1 << core),
             CoreMessage::Left(core) => {
                 self.left |= 1 << core;
+                let arrivals: Vec<u64> = self.arrivals.iter().map(|it| it.0).collect();
+                for number in arrivals {
+                    self.count_settled(number, 1 << core);
+                }
                 let asking: Vec<ChangeId> = self.asking.keys().copied().collect();
                 for id in asking {
                     self.count_turn(id, 1 << core);

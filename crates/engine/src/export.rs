@@ -5,6 +5,7 @@
 //! I/O to the [`Devices`] that its caller hands in, and keeps no reference to them.
 //!
 //! * `clients`: connections and their sessions; `table`: their requests, and their memory
+//! * `arrivals`: what a new client waits for before it is greeted
 //! * `course`: a request becomes I/Os, these become an answer; `memory`: who gets memory, and when
 //! * `extents`: which parts are holes
 //! * `places`: what is kept of each request; `stall`: clients that keep others from memory
@@ -19,7 +20,8 @@
 //! When a volume is removed its offers are withdrawn and its clients end: its number may be
 //! another's next, and none of them reaches that one.
 //!
-//! A client that connects before its volume is ready waits without a greeting until it is. Where
+//! A client that connects waits without a greeting until the ends of connections that it may have
+//! lost were read on all cores (`arrivals`), and until its volume is ready. Where
 //! that won't start before a user does something about it ([`HostEvent::Refused`]), the client is
 //! greeted, and told why there is no export. One that
 //! asked for the block sizes is held to them; for any other, a change that covers blocks partly
@@ -45,6 +47,7 @@
 //! what other clients need meanwhile, `memory` sees to. Requests above 1 MiB take the
 //! memory of their list of buffers the first time they come. Cache is answered and does
 //! nothing.
+mod arrivals;
 mod clients;
 mod course;
 mod debts;
@@ -69,6 +72,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
+use arrivals::Arrivals;
 use clients::{Client, State};
 use core::cmp::Reverse;
 use course::Course;
@@ -231,6 +235,7 @@ pub(crate) struct NbdServer {
     clients: Vec<Client>,
     /// Places that are free, the lowest on top.
     free: BinaryHeap<Reverse<u16>>,
+    arrivals: Arrivals,
     turned_away: Seldom,
     ended: Seldom,
     /// Clients whose sessions were called since the last turn.
@@ -271,6 +276,7 @@ impl NbdServer {
             sources: VecDeque::new(),
             clients: (0..config.clients_max).map(|_| Client::default()).collect(),
             free: (0..config.clients_max).map(Reverse).collect(),
+            arrivals: Arrivals::new(),
             turned_away: Seldom::new(1),
             ended: Seldom::new(CLIENT_LINES_MAX),
             touched: Vec::with_capacity(config.clients_max.into()),
@@ -356,11 +362,6 @@ impl NbdServer {
         self.shut(Some(export), drain_ns, now_ns);
     }
 
-    /// The client of a request.
-    pub fn client_of(&self, ticket: u32) -> u16 {
-        self.table[ticket].client
-    }
-
     pub fn expect_source(&mut self, export: u32, source: Reader) {
         // One that is still here is of a connection that the reactor turned away.
         self.sources.retain(|(of, _)| *of != export);
@@ -403,6 +404,7 @@ impl NbdServer {
         let mut any = !self.touched.is_empty() && self.drain_sessions(devices, now_ns);
         any |= self.merge(devices, memory);
         any |= self.serve_waiting(devices);
+        any |= self.answer_arrivals(devices);
         any
     }
 
@@ -413,12 +415,15 @@ impl NbdServer {
         }
         let session = Some(self.deadlines.earliest_ns()).filter(|at_ns| *at_ns != u64::MAX);
         let questions = self.questions.poll_timeout();
-        earlier(session, earlier(self.stalls.poll_timeout(), questions))
+        let arrivals = self.arrivals.poll_timeout();
+        let others = earlier(self.stalls.poll_timeout(), arrivals);
+        earlier(session, earlier(others, questions))
     }
 
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.look_for_stalls(now_ns);
         self.expire_questions(now_ns);
+        self.expire_ends(now_ns);
         while let Some(client) = self.deadlines.due(now_ns) {
             // Set anew when its events are taken, in this turn.
             self.deadlines.set(client, u64::MAX);

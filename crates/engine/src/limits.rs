@@ -201,6 +201,12 @@ pub const SHOWN_AFTER_NS: u64 = 125_000_000;
 /// Most changes that the other cores are told of at a time for their age: other news has room in
 /// the mailboxes too.
 pub const SHOWN_AT_ONCE: u32 = 512;
+/// New clients of a core for whose greeting room is made at once.
+pub const ARRIVALS_READY: usize = 16;
+/// How long the end of a client's connection is read for, once it has arrived and a new client of
+/// the volume waits for that, ns; then what was not read is dropped. Little beside the time that
+/// clients wait for a greeting.
+pub const END_READ_NS: u64 = 1_000_000_000;
 /// How long I/O waits on a core that has no queue to any usable path while others have, ns: its
 /// clients are sent to those.
 pub const NO_QUEUE_WAIT_NS: u64 = 5_000_000_000;

@@ -186,6 +186,9 @@ pub enum Output {
     },
     /// A blocked connection may be read again (`handle_bytes` makes progress).
     Resume(ConnId),
+    /// Asks whether the peer has closed a connection, also where it is blocked: answered at once by
+    /// `handle_end_check`.
+    CheckEnd(ConnId),
     /// Device I/O.
     Device(DeviceRequest),
     /// A question to a device, answered by `handle_extent`. It may wait for the device's file
@@ -272,6 +275,9 @@ pub trait Machine {
     fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64);
     /// The connection is over. All its `Send`s were reported before.
     fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64);
+    /// The answer to [`Output::CheckEnd`]: whether the peer's end has arrived, or the connection is
+    /// over. Bytes before the end may be unread.
+    fn handle_end_check(&mut self, _conn: ConnId, _has_ended: bool, _now_ns: u64) {}
     /// A device request ended.
     fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64);
     /// The time before which change `id` of a device has to start, ns; `u64::MAX`: at any time. It
@@ -377,6 +383,9 @@ impl<M: Around> Machine for M {
     }
     fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
         self.inner_mut().handle_closed(conn, why, now_ns);
+    }
+    fn handle_end_check(&mut self, conn: ConnId, has_ended: bool, now_ns: u64) {
+        self.inner_mut().handle_end_check(conn, has_ended, now_ns);
     }
     #[inline]
     fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {

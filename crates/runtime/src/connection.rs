@@ -213,6 +213,15 @@ where
         }
     }
 
+    /// Whether a connection is over, or will be once what has arrived is read.
+    pub(crate) fn has_ended(&self, conn: ConnId) -> bool {
+        let connection = self.connection(conn);
+        match (connection.phase, &connection.socket) {
+            (Phase::Open, Some(socket)) => os::has_hung_up(socket),
+            _ => true,
+        }
+    }
+
     /// Everything of an orderly close was sent.
     pub(crate) fn finish_sending(&mut self, conn: ConnId) {
         let connection = self.connection_mut(conn);

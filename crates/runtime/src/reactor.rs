@@ -374,6 +374,11 @@ where
                 Output::Transmit(conn) => self.mark_dirty(conn),
                 Output::Close { conn, abort } => self.close(conn, abort),
                 Output::Resume(conn) => self.resume(conn),
+                Output::CheckEnd(conn) => {
+                    let has_ended = self.has_ended(conn);
+                    self.machine.handle_end_check(conn, has_ended, self.now_ns);
+                    self.again = true;
+                }
                 Output::Device(request) => {
                     let span = extent(self.arena_bytes, request.span);
                     let before_ns = match request.op.is_change() {

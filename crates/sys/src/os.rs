@@ -1,6 +1,6 @@
 //! Small services of the system: clock, pinning, limits, sockets, wake-ups.
 use crate::Errno;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -182,6 +182,17 @@ pub fn finish_sending(socket: impl AsFd) -> Result<(), Errno> {
     rustix::net::shutdown(socket, Shutdown::Write)
 }
 
+/// Whether the peer has closed its side, or the connection is reset; what arrived before may be
+/// unread.
+pub fn has_hung_up(socket: impl AsFd) -> bool {
+    let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let socket = socket.as_fd();
+    let mut asked = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    // It does not wait, so no signal interrupts it.
+    let polled = poll(&mut asked, Some(&Timespec::default()));
+    polled.is_err() || asked[0].revents().intersects(ends)
+}
+
 /// Wakes a thread that waits for it to become readable.
 #[derive(Debug)]
 pub struct Event(OwnedFd);
@@ -280,6 +291,19 @@ mod tests {
         assert!((64 << 10..1 << 20).contains(&taken), "{taken}");
         let (unix, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert!(set_unsent_max(&unix, 1).is_err(), "not TCP");
+    }
+
+    #[test]
+    fn end_of_peer_is_seen_behind_unread_bytes() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (tcp, _) = listener.accept().unwrap();
+        let (unix, mut other) = std::os::unix::net::UnixStream::pair().unwrap();
+        peer.write_all(&[1; 100]).unwrap();
+        other.write_all(&[1; 100]).unwrap();
+        assert!(!has_hung_up(&tcp) && !has_hung_up(&unix));
+        drop((peer, other));
+        assert!(has_hung_up(&tcp) && has_hung_up(&unix));
     }
 
     #[test]

@@ -177,8 +177,16 @@ impl All {
         match cross.handle(order, message) {
             Some(Step::Place(cookie)) => self.place(cookie as usize),
             Some(Step::Begin(cookie)) => self.begin(cookie as usize),
+            Some(Step::Settle(arrival)) => cross.settled(arrival),
             None => {}
         }
+    }
+
+    /// A core takes the oldest message of another one.
+    fn take_of(&mut self, from: usize, to: usize) {
+        let message = self.mail[from][to].pop_front().unwrap();
+        self.take(to, message);
+        self.settle();
     }
 
     fn take_any(&mut self, choose: impl FnOnce(usize) -> usize) -> bool {
@@ -297,4 +305,46 @@ fn t46_core_that_ends_holds_up_no_change() {
     all.come(0, Range { start: 0, end: 4 }, true);
     all.end(1);
     assert!(all.mail[0][2].is_empty());
+}
+
+/// A new client waits for every core, behind what that has shown, but not for one that has ended.
+#[test]
+fn t46_client_is_settled_once_all_cores_answered() {
+    let mut all = All::new();
+    let settled = |all: &mut All| all.cores[1].cross.poll_settled();
+    let number = all.cores[1].cross.arrive(VOLUME, false);
+    all.settle();
+    all.take_of(1, 0);
+    all.take_of(0, 1);
+    assert_eq!(settled(&mut all), None, "core 2 has not answered");
+    all.come(2, Range { start: 0, end: 4 }, false);
+    let One { order, cross, .. } = &mut all.cores[2];
+    cross.show_all(order, |_| true);
+    all.settle();
+    all.take_of(1, 2);
+    all.take_of(2, 1);
+    assert_eq!(settled(&mut all), None, "its change is known first");
+    all.take_of(2, 1);
+    assert_eq!(settled(&mut all), Some(number));
+    all.come(1, Range { start: 0, end: 4 }, false);
+    assert_eq!(all.changes[1].is, Is::Waiting);
+
+    let number = all.cores[1].cross.arrive(VOLUME, false);
+    all.settle();
+    all.cores[2].cross.leave();
+    all.settle();
+    all.take_of(1, 2);
+    all.take_of(2, 1);
+    assert_eq!(settled(&mut all), None, "core 0 has not answered");
+    all.take_of(1, 0);
+    all.take_of(0, 1);
+    assert_eq!(settled(&mut all), Some(number));
+    all.take_of(2, 1); // its answer, after its end
+    let alone = all.cores[1].cross.arrive(VOLUME, true);
+    all.settle();
+    assert_eq!(
+        settled(&mut all),
+        Some(alone),
+        "a mirror's clients are on one core"
+    );
 }

@@ -1,4 +1,5 @@
 //! Clients: accepted, greeted once their volume is ready, served, closed.
+use super::arrivals::End;
 use super::{Devices, ExportEvent, NbdServer, Reader};
 use crate::limits::{BUFFER_MAX, DRAIN_ANSWER_NS};
 use crate::machine::{ConnId, Output, Place, Send, Span};
@@ -9,6 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use block::Issuer;
 use core::cmp::Reverse;
 use nbd::server::{CloseReason, Config, Event, Session};
 use nbd::{BlockSizes, Export, Exports, Features, Kind, Request};
@@ -46,6 +48,7 @@ pub(super) struct Client {
     pub closed: bool,
     /// It went without a DISC: what it asked for and was not begun is dropped.
     pub broken: bool,
+    pub end: End,
     touched: bool,
     /// Second half of an answer's piece, to be sent next, and its request.
     half: Option<(Span, u32)>,
@@ -56,6 +59,9 @@ pub(super) enum State {
     /// No client.
     #[default]
     Free,
+    /// Connected; what clients that are gone have under way is not known yet. The number that it
+    /// has for that.
+    Arriving(u64),
     /// Connected; its volume isn't ready.
     Waiting,
     /// Served.
@@ -103,7 +109,7 @@ impl Client {
 }
 
 impl NbdServer {
-    pub fn accept(&mut self, devices: &Devices, export: u32, now_ns: u64) -> Option<ConnId> {
+    pub fn accept(&mut self, devices: &mut Devices, export: u32, now_ns: u64) -> Option<ConnId> {
         let announced = self.sources.iter().position(|(of, _)| *of == export);
         let source = announced.and_then(|at| self.sources.remove(at));
         let offer = self.offers.get(export as usize)?.as_ref()?;
@@ -115,8 +121,9 @@ impl NbdServer {
             self.turn_away(export, now_ns);
             return None;
         };
+        let arrival = self.arrive(devices, volume);
         self.clients[usize::from(client)] = Client {
-            state: State::Waiting,
+            state: arrival.map_or(State::Waiting, State::Arriving),
             export,
             volume,
             reader: source.map_or_else(Reader::default, |(_, reader)| reader),
@@ -124,11 +131,32 @@ impl NbdServer {
             ..Client::default()
         };
         self.counters[export as usize].clients += 1;
-        let ready = self.ready.get(usize::from(volume));
-        if ready.is_some_and(Option::is_some) || self.why_refused(volume).is_some() {
+        if arrival.is_none() && self.can_greet(volume) {
             self.begin_session(devices, client, now_ns);
         }
         Some(self.conn_of(client))
+    }
+
+    /// Whether there is something to tell the clients of a volume.
+    fn can_greet(&self, volume: u16) -> bool {
+        let ready = self.ready.get(usize::from(volume));
+        ready.is_some_and(Option::is_some) || self.why_refused(volume).is_some()
+    }
+
+    /// All cores have settled the client of this core that came under this number.
+    pub fn settled(&mut self, devices: &Devices, number: u64, now_ns: u64) {
+        let is_it = |it: &Client| matches!(it.state, State::Arriving(of) if of == number);
+        let Some(client) = self.clients.iter().position(is_it) else {
+            return; // it is gone
+        };
+        let client = client as u16;
+        let it = &mut self.clients[usize::from(client)];
+        it.state = State::Waiting;
+        let (volume, is_there) = (it.volume, !it.closed && !it.orphan);
+        if is_there && self.can_greet(volume) {
+            self.begin_session(devices, client, now_ns);
+            self.outputs.push_back(Output::Resume(self.conn_of(client)));
+        }
     }
 
     /// Of many who are turned away, few are spoken of.
@@ -147,7 +175,7 @@ impl NbdServer {
                 continue;
             }
             match it.state {
-                State::Free => {}
+                State::Free | State::Arriving(_) => {}
                 State::Waiting => {
                     self.begin_session(devices, client, self.course.now_ns);
                     self.outputs.push_back(Output::Resume(self.conn_of(client)));
@@ -317,6 +345,10 @@ impl NbdServer {
             Event::Resume => self.outputs.push_back(Output::Resume(conn)),
             Event::Close { reason } => {
                 let abort = reason.is_abortive();
+                if !matches!(reason, CloseReason::Finished) {
+                    // It may send what it asked for again from when it sees this.
+                    self.break_off(devices, client);
+                }
                 self.outputs.push_back(Output::Close { conn, abort });
                 if !matches!(reason, CloseReason::Finished | CloseReason::Shutdown) {
                     self.tell_of_end(client, reason, now_ns);
@@ -354,7 +386,9 @@ impl NbdServer {
         let (conn, abort) = (self.conn_of(client), true);
         match &mut self.clients[usize::from(client)].state {
             State::Free => {}
-            State::Waiting => self.outputs.push_back(Output::Close { conn, abort }),
+            State::Arriving(_) | State::Waiting => {
+                self.outputs.push_back(Output::Close { conn, abort });
+            }
             State::Session(session) => {
                 session.shutdown(drain_ns, now_ns);
                 self.touch(client);
@@ -499,7 +533,26 @@ impl NbdServer {
         }
     }
 
-    pub fn client_closed(&mut self, client: u16) {
+    /// What a client asked for and did not begin is dropped; the other cores are told of what is
+    /// under way.
+    pub(super) fn break_off(&mut self, devices: &mut Devices, client: u16) {
+        self.clients[usize::from(client)].broken = true;
+        self.show_changes_of(devices, client);
+    }
+
+    /// A client is gone, which may send what is under way again to another core.
+    fn show_changes_of(&self, devices: &mut Devices, client: u16) {
+        if !devices.cross_core.has_others() {
+            return;
+        }
+        let is_its = |cookie| match Issuer::of_cookie(cookie) {
+            Issuer::FrontEnd(0, request) => self.table[request].client == client,
+            _ => false,
+        };
+        devices.cross_core.show_all(&mut devices.order, is_its);
+    }
+
+    pub fn client_closed(&mut self, devices: &mut Devices, client: u16) {
         let half = self.clients[usize::from(client)].half.take();
         if let Some((_, token)) = half {
             self.client_sent(client, token | SECOND_HALF);
@@ -509,8 +562,9 @@ impl NbdServer {
         if let Some(session) = it.session() {
             let broken = !session.is_draining();
             session.handle_closed();
-            it.broken = broken;
+            it.broken |= broken || it.end == End::Cut;
         }
+        self.show_changes_of(devices, client);
         self.touch(client);
     }
 }

@@ -300,7 +300,11 @@ impl World {
         if let Some(conn) = self.nodes[node].any_conn(number) {
             conn.blocked = false;
             let end = End::new(node, number, conn.life);
+            let unseen = conn.unseen_end.take();
             self.at(self.now_ns, Event::Bytes(end, Vec::new()));
+            if let Some(why) = unseen {
+                self.at(self.now_ns, Event::Closed(end, why));
+            }
         }
     }
 
@@ -435,7 +439,20 @@ impl World {
         self.at(sent_ns, Event::Closed(end, near.unwrap_or(Closed::ByUs)));
         let Some(peer) = peer else { return };
         let at_ns = self.arrival_ns(wire, peer.node).max(last_ns);
+        if let Some(conn) = self.conn(peer) {
+            conn.ends_ns = Some(conn.ends_ns.map_or(at_ns, |it| it.min(at_ns)));
+        }
         self.at(at_ns, Event::Closed(peer, far));
+    }
+
+    /// `Output::CheckEnd`.
+    pub(super) fn check_end(&mut self, number: usize, id: ConnId) {
+        let now_ns = self.now_ns;
+        let node = &mut self.nodes[number];
+        let conn = node.any_conn(id.0);
+        let has_ended = conn.is_none_or(|it| it.closing || it.has_ended(now_ns));
+        node.body.end_check(id, has_ended, now_ns);
+        node.stirred = true;
     }
 
     /// All connections over a wire end with a reset, at both ends at once.

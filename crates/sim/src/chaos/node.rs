@@ -73,6 +73,9 @@ impl Body {
     pub fn closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
         call!(self, it => it.handle_closed(conn, why, now_ns), ());
     }
+    pub fn end_check(&mut self, conn: ConnId, has_ended: bool, now_ns: u64) {
+        call!(self, it => it.handle_end_check(conn, has_ended, now_ns), ());
+    }
     pub fn device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
         call!(self, it => it.handle_device(id, result, now_ns), ());
     }
@@ -124,6 +127,10 @@ pub struct Conn {
     /// Received and not yet taken.
     pub inbox: Inbox,
     pub blocked: bool,
+    /// When the end of its peer arrives; it is handled once all before it was read.
+    pub ends_ns: Option<u64>,
+    /// It has arrived, and is not seen while the connection is blocked.
+    pub unseen_end: Option<Closed>,
     pub closing: bool,
     /// When the last send is reported; a close waits for it.
     pub sent_ns: u64,
@@ -208,6 +215,11 @@ impl End {
 }
 
 impl Conn {
+    /// Whether the end of its peer has arrived.
+    pub fn has_ended(&self, now_ns: u64) -> bool {
+        self.ends_ns.is_some_and(|at_ns| at_ns <= now_ns)
+    }
+
     pub fn new(life: u64, wire: Wire, peer: Option<End>) -> Self {
         Self {
             life,

@@ -5,6 +5,10 @@
 //! on another path may take effect twice, and a write between would be undone. It is over once its
 //! host has ended its connection and everything that came with it. After a stop or death of the
 //! host's process that is unknown.
+//!
+//! A connection over NBD that is made after the end of the orphan's has arrived is an exception,
+//! whichever core it is to: writes by it are executed after the orphan, which is over when one of
+//! them was done.
 use super::client::Record;
 use super::prelude::*;
 
@@ -19,6 +23,18 @@ pub struct Orphan {
     /// Its connection: when it was made, and to which core.
     pub since_ns: u64,
     pub home: u32,
+    pub order: Order,
+}
+
+/// Connections by which writes are executed after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// None: it is a command of NVMe/TCP.
+    None,
+    /// Those that are made once the end of its own has arrived.
+    AfterEnd,
+    /// Those that are made after this, ns.
+    After(u64),
 }
 
 /// Knowledge about its end.
@@ -31,8 +47,18 @@ enum Fate {
 }
 
 impl Orphan {
+    /// Whether it changes one of these blocks.
+    pub fn meets(&self, blocks: &Range<u64>) -> bool {
+        self.blocks.start < blocks.end && blocks.start < self.blocks.end
+    }
+
+    /// Whether writes by a connection over NBD that was made then are executed after it.
+    pub fn is_before(&self, since_ns: u64) -> bool {
+        matches!(self.order, Order::After(ns) if ns < since_ns)
+    }
+
     /// Returns the records for the history, if it ended then or if that is unknown.
-    fn records(&self, end_ns: Option<u64>) -> impl Iterator<Item = Record> {
+    pub fn records(&self, end_ns: Option<u64>) -> impl Iterator<Item = Record> {
         let (start_ns, durable) = (self.start_ns, self.durable);
         let tags = (self.tag..).map(Tag);
         self.blocks.clone().zip(tags).map(move |(block, tag)| {
@@ -55,6 +81,7 @@ impl Rig {
     /// Looks for writes that are over.
     pub(super) fn part_with_orphans(&mut self) {
         let now_ns = self.world.now_ns;
+        self.order_orphans();
         for host in &self.hosts {
             let Some(client) = self.world.nodes[host.clients].client() else {
                 continue;
@@ -85,6 +112,35 @@ impl Rig {
                 client.orphans_over += count;
             }
             self.world.nodes[node].stirred = true;
+        }
+    }
+
+    /// Looks for ends of orphans' connections that have arrived.
+    fn order_orphans(&mut self) {
+        let now_ns = self.world.now_ns;
+        for host in 0..self.hosts.len() {
+            let clients = self.hosts[host].clients;
+            let open = |it: &Orphan| it.order == Order::AfterEnd;
+            let client = self.world.nodes[clients].client();
+            if !client.is_some_and(|it| it.orphans.iter().any(open)) {
+                continue;
+            }
+            let homes = self.hosts[host].cores.iter().skip(self.layout.first_home());
+            let arrived: Vec<bool> = homes
+                .map(|&core| {
+                    let mut conns = self.world.nodes[core].open_conns().filter(|(_, conn)| {
+                        conn.wire.to == core && conn.wire.from == clients && !self.is_there(conn)
+                    });
+                    conns.all(|(_, conn)| conn.has_ended(now_ns))
+                })
+                .collect();
+            if let Body::Client(client) = &mut self.world.nodes[clients].body {
+                for it in client.orphans.iter_mut().filter(|it| open(it)) {
+                    if arrived[it.home as usize] {
+                        it.order = Order::After(now_ns);
+                    }
+                }
+            }
         }
     }
 

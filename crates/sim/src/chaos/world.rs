@@ -362,6 +362,7 @@ impl World {
         let untaken = core::mem::take(&mut conn.untaken);
         self.report(end, now_ns, untaken);
         let node = &mut self.nodes[end.node];
+        let of_core = node.core().is_some();
         let Some(conn) = node.conn(end) else { return };
         if conn.sends > 0 {
             let at_ns = conn.sent_ns.max(now_ns); // sends are reported before the end
@@ -370,6 +371,10 @@ impl World {
         if conn.again_ns > now_ns && why == Closed::ByPeer && !conn.closing {
             let at_ns = conn.again_ns; // what came before is read first
             return self.at(at_ns, Event::Closed(end, why));
+        }
+        if conn.blocked && conn.wire.to == end.node && !conn.closing && of_core {
+            conn.unseen_end = Some(why); // a reactor reads nothing of a blocked connection
+            return;
         }
         node.conns[end.conn as usize] = None;
         node.body.closed(ConnId(end.conn), why, now_ns);
@@ -452,6 +457,7 @@ impl World {
             match *output {
                 Output::Open { conn, address } => self.open(number, conn.0, address),
                 Output::Resume(conn) => self.resume(number, conn.0),
+                Output::CheckEnd(conn) => self.check_end(number, conn),
                 Output::Device(request) => self.ask_device(number, request, halt),
                 Output::Stop => self.nodes[number].stopped = true,
                 Output::LetGo { id, .. } => self.let_go(number, id),

@@ -26,6 +26,7 @@ pub trait Body {
     fn transmit(&mut self, conn: ConnId, out: &mut Vec<u8>, now_ns: u64) -> Option<Option<Send>>;
     fn sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64);
     fn closed(&mut self, conn: ConnId, why: Closed, now_ns: u64);
+    fn end_check(&mut self, conn: ConnId, has_ended: bool, now_ns: u64);
     fn device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64);
     fn start_before(&self, id: u32) -> u64;
     fn turn_once(&mut self, memory: &mut dyn Memory, now_ns: u64);
@@ -58,6 +59,9 @@ impl<M: Machine> Body for M {
     }
     fn closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
         self.handle_closed(conn, why, now_ns);
+    }
+    fn end_check(&mut self, conn: ConnId, has_ended: bool, now_ns: u64) {
+        self.handle_end_check(conn, has_ended, now_ns);
     }
     fn device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
         self.handle_device(id, result, now_ns);

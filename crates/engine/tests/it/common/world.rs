@@ -333,6 +333,11 @@ impl World {
         self.at(at_ns, late);
     }
 
+    /// Whether the other end of a connection is gone: here its end is handled as it arrives.
+    fn has_ended(&self, node: usize, conn: u32) -> bool {
+        !self.nodes[node].conns.contains_key(&conn)
+    }
+
     /// Whether a send of the connection is still to be reported in this very moment.
     fn is_sending(&self, of: usize, number: u32, use_of: u64) -> bool {
         let now = self
@@ -388,6 +393,11 @@ impl World {
             match *output {
                 Output::Open { conn, address } => self.open(number, conn.0, address),
                 Output::Resume(conn) => self.resume(number, conn.0),
+                Output::CheckEnd(conn) => {
+                    let ended = self.has_ended(number, conn.0);
+                    let body = self.wake(number);
+                    body.borrow_mut().end_check(conn, ended, self.now_ns);
+                }
                 Output::Device(request) => self.ask_device(number, request),
                 // Nothing can be taken back here.
                 Output::LetGo { id, .. } => {

@@ -127,6 +127,9 @@ impl Hand {
                     }
                     Output::Transmit(conn) => self.transmit(conn),
                     Output::Resume(conn) => self.say_more(conn),
+                    Output::CheckEnd(conn) => self.count(|engine, _, now_ns| {
+                        engine.handle_end_check(conn, false, now_ns);
+                    }),
                     Output::Close { conn, .. } => self.close(conn),
                     Output::Extent(it) => self.count(|engine, _, now_ns| {
                         engine.handle_extent(it.id, DeviceExtent::UNKNOWN, now_ns);

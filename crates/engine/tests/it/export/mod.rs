@@ -1,5 +1,6 @@
 //! Volumes offered to NBD clients, in virtual time: real sessions of clients, the engine with
 //! exports, a target and its disk.
+mod arrivals;
 mod bytes;
 pub mod clients;
 mod ends;

@@ -441,6 +441,7 @@ impl<M: Machine> Hand<M> {
                 }
                 Output::Stop => self.stopped = true,
                 Output::Open { .. } => panic!("a target opens nothing"),
+                Output::CheckEnd(_) => panic!("a target asks for no ends"),
                 Output::Extent(request) => self.extents.push(request),
                 Output::LetGo { .. } => panic!("a target waits for its devices"),
             }

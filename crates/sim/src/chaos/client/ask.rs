@@ -15,7 +15,7 @@ impl Client {
             let Some(token) = token.filter(|_| self.has_room(conn)) else {
                 return;
             };
-            let begun = self.draw(token as u32, now_ns);
+            let begun = self.draw(conn, token as u32, now_ns);
             let request = begun.request;
             if request.kind == Kind::Write {
                 let unit = self.habit.unit;
@@ -61,7 +61,7 @@ impl Client {
         }
     }
 
-    fn draw(&mut self, token: u32, now_ns: u64) -> Begun {
+    fn draw(&mut self, conn: usize, token: u32, now_ns: u64) -> Begun {
         let unit = self.habit.unit;
         if self.flushing {
             return Begun {
@@ -90,7 +90,7 @@ impl Client {
         };
         let blocks = 1 + self.random.up_to(BLOCKS_MAX.min(all) - 1);
         let first = from + self.random.up_to(all - blocks);
-        let may = || crowded || self.may_write(first..first + blocks);
+        let may = || crowded || self.may_write(conn, &(first..first + blocks));
         let kind = match what {
             _ if what < self.habit.writes && may() => Kind::Write,
             _ if what < self.habit.writes + self.habit.flushes => Kind::Flush,
@@ -114,8 +114,9 @@ impl Client {
         }
     }
 
-    /// Whether blocks are this client's to write, and no write to them is under way.
-    fn may_write(&self, blocks: core::ops::Range<u64>) -> bool {
+    /// Whether blocks are this client's to write, and no write to them is under way that has no
+    /// order with those by this connection.
+    fn may_write(&self, conn: usize, blocks: &Range<u64>) -> bool {
         let (share, shares) = self.habit.share;
         let each = self.habit.blocks / shares;
         let own = share * each <= blocks.start && blocks.end <= (share + 1) * each;
@@ -127,8 +128,10 @@ impl Client {
         let unit = self.habit.unit;
         let from = |it: &Begun| it.request.offset / unit;
         let to = |it: &Begun| from(it) + u64::from(it.request.length) / unit;
-        let meets = |it: &Orphan| it.blocks.start < blocks.end && blocks.start < it.blocks.end;
+        let since_ns = self.conns[conn].tally.since_ns;
+        let is_nbd = self.association_of(conn).is_none();
+        let bars = |it: &Orphan| it.meets(blocks) && !(is_nbd && it.is_before(since_ns));
         own && !writes.any(|it| from(it) < blocks.end && blocks.start < to(it))
-            && !self.orphans.iter().any(meets)
+            && !self.orphans.iter().any(bars)
     }
 }

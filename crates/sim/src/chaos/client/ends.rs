@@ -5,7 +5,7 @@
 use super::session::{Event, RequestError, Session};
 use super::{Begun, Done, Record};
 use crate::chaos::disk::tag;
-use crate::chaos::orphan::Orphan;
+use crate::chaos::orphan::{Order, Orphan};
 use crate::chaos::prelude::*;
 use nbd::Kind;
 
@@ -96,6 +96,9 @@ impl Client {
             Kind::Write if result == Err(RequestError::Lost) => self.bereave(conn, &begun),
             Kind::Write => {
                 let blocks = u64::from(request.length) / unit;
+                if done {
+                    self.end_orphans(conn, &(first..first + blocks), now_ns);
+                }
                 for (block, tag) in (first..first + blocks).zip(begun.tag..) {
                     let tag = Tag(tag);
                     let deed = match failed {
@@ -167,6 +170,20 @@ impl Client {
             start_ns: begun.start_ns,
             since_ns: self.conns[conn].tally.since_ns,
             home: conn as u32 % self.habit.homes,
+            order: match self.association_of(conn) {
+                Some(_) => Order::None,
+                None => Order::AfterEnd,
+            },
         });
+    }
+
+    /// A write was done: orphans that were to be executed before it are over.
+    fn end_orphans(&mut self, conn: usize, blocks: &Range<u64>, now_ns: u64) {
+        let it = &self.conns[conn];
+        let (since_ns, is_nbd) = (it.tally.since_ns, self.association_of(conn).is_none());
+        let over = |it: &Orphan| is_nbd && it.meets(blocks) && it.is_before(since_ns);
+        let all = self.orphans.extract_if(.., |it| over(it));
+        let records = all.flat_map(|it| it.records(Some(now_ns)).collect::<Vec<_>>());
+        self.records.extend(records);
     }
 }
