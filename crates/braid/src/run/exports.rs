@@ -138,6 +138,7 @@ impl Service {
         if !seats.keep_home() {
             return;
         }
+        self.warn_of_hosts_elsewhere(&state, volume);
         let home = self.senders.core_of(volume) as u16;
         for (number, exported) in state.exports.iter().enumerate() {
             let Some(exported) = exported.as_ref().filter(|it| it.volume == volume) else {

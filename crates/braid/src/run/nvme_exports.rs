@@ -22,6 +22,7 @@ use super::ready;
 use super::rename::Renames;
 use super::service::{Service, State};
 use crate::cli::Usage;
+use crate::log;
 use anyhow::Context;
 use cores::RunControl;
 use engine::export::ExportControl;
@@ -310,6 +311,12 @@ impl HostPort {
 }
 
 impl Serving {
+    /// Whether a volume is a namespace of it.
+    fn has(&self, volume: &str) -> bool {
+        let mut all = self.config.namespaces.iter();
+        all.any(|it| it.volume == volume)
+    }
+
     /// Its ports, with their numbers.
     fn ports(&self) -> impl Iterator<Item = (u16, &HostPort)> {
         let all = (0..).zip(&self.ports);
@@ -430,8 +437,9 @@ impl Service {
                 continue;
             };
             let own = self.senders.core_of(*number) as u16;
-            // Another multipath volume is on every core.
-            let keeps_home = serving.is_none() && self.senders.seats(*number).keeps_home();
+            // Another multipath volume is on every core; one that is served there stays.
+            let is_served = serving.is_some_and(|serving| serving.has(&it.volume));
+            let keeps_home = !is_served && self.senders.seats(*number).keeps_home();
             if *number < MIRRORS_FROM && !keeps_home {
                 usual = usual.or(Some(own));
                 continue;
@@ -619,6 +627,23 @@ impl Service {
                     Some(why) => Towards::Nobody(Some(why.clone())),
                     None => Towards::Listener(listener, self.senders.core(serving.core).clone()),
                 });
+            }
+        }
+    }
+
+    /// Says which hosts of a volume with few I/O queues can't use it: their core may have none. A
+    /// subsystem has its hosts on the home of its volumes, unless a reload gave it the volume.
+    pub fn warn_of_hosts_elsewhere(&self, state: &State, volume: u16) {
+        let home = self.senders.core_of(volume) as u16;
+        let is_it = |name: &str| state.volumes.number(name).ok() == Some(volume);
+        for it in state.subsystems.iter().filter(|it| it.core != home) {
+            let mut names = it.config.namespaces.iter().map(|it| &it.volume);
+            if let Some(name) = names.find(|name| is_it(name)) {
+                log::say(format!(
+                    "{name}: I/O of the hosts of {} fails: their core has no I/O queue while a \
+                     controller grants so few; restart the engine, which puts them on another core",
+                    it.config.nqn
+                ));
             }
         }
     }
