@@ -39,7 +39,7 @@ use super::connections::SessionState;
 use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
-use super::types::{HostEvent, PathEvent, PathKind};
+use super::types::{HostEvent, PathEvent, PathKind, PathNews};
 use super::volumes::Volume;
 use super::{Multipath, report};
 use alloc::string::String;
@@ -170,9 +170,15 @@ impl VolumeIo<'_> {
         if slot.flush.given_up != it.losses.generation() {
             return self.fail_flush(index, now_ns);
         }
+        let is_shared = it.losses.is_shared();
         if let Some(line) = it.losses.fail_flush() {
-            self.on.out.report(HostEvent::Trouble(it.number, line));
-            self.on.out.report(HostEvent::Loss(it.number, false));
+            let (volume, core) = (it.number, self.on.settings.core);
+            self.on.out.report(HostEvent::Trouble(volume, line));
+            self.on.out.report(HostEvent::Loss(volume, false));
+            if is_shared {
+                let news = PathNews::LossReported { volume, core };
+                self.on.out.tell_cores(news);
+            }
             return self.fail_flush(index, now_ns);
         }
         let recovery = it.recovery;
@@ -379,6 +385,22 @@ impl VolumeIo<'_> {
 }
 
 impl Multipath {
+    /// A flush of a volume has failed on a core for what the engine before has lost (T13): no other
+    /// one fails for that.
+    pub(super) fn loss_reported(&mut self, volume: u16, core: u16) {
+        if self.on.settings.core == 0 {
+            // Also to the one that said it, which knows.
+            self.on.out.publish(PathNews::LossReported { volume, core });
+        }
+        let is_other = core != self.on.settings.core;
+        let it = self.volumes.get_mut(usize::from(volume));
+        if let Some(it) = it.filter(|_| is_other)
+            && it.losses.reported_elsewhere()
+        {
+            self.on.out.report(HostEvent::Loss(volume, false));
+        }
+    }
+
     /// The mirror has noted what lost controllers of a leg may have had in their caches, and gives
     /// it again: nobody waits for those controllers to flush it.
     pub fn forget_cache(&mut self, volume: u16, now_ns: u64) {

@@ -14,6 +14,8 @@ pub(super) struct Losses {
     given_up_elsewhere: u32,
     /// The next flush fails for this: a path left with such writes, or failed to flush them.
     next_failure: Option<String>,
+    /// The first flush of any core fails for this: the engine before has lost writes.
+    lost_before: Option<String>,
     /// The line of the last failure, until a caller of a flush has received one.
     reported: Option<String>,
     /// The same; its caller was gone, and the next flush fails for it.
@@ -47,9 +49,27 @@ impl Losses {
         self.next_failure = Some(line);
     }
 
+    /// The engine before has lost writes, and no flush has failed for that.
+    pub(super) fn lose_before(&mut self, line: String) {
+        self.lost_before = Some(line);
+    }
+
+    /// A flush of another core has failed for that. Whether no flush of this core fails any more
+    /// that would have.
+    pub(super) fn reported_elsewhere(&mut self) -> bool {
+        let known = self.lost_before.take().is_some();
+        known && self.next_failure.is_none() && self.unreported.is_none()
+    }
+
+    /// Whether other cores' flushes would fail for the same as one of this core that begins now.
+    pub(super) fn is_shared(&self) -> bool {
+        self.lost_before.is_some()
+    }
+
     /// Whether a flush that begins now fails, and why: all under way fail with it.
     pub(super) fn fail_flush(&mut self) -> Option<String> {
         let line = self.take_pending()?;
+        self.lost_before = None;
         self.give_up();
         self.reported = Some(line.clone());
         if canary::has(Bug::ToldTwice) && !line.ends_with('!') {
@@ -85,7 +105,8 @@ impl Losses {
 
     /// Takes the reason for which the next flush would fail.
     pub(super) fn take_pending(&mut self) -> Option<String> {
-        self.next_failure.take().or_else(|| self.unreported.take())
+        let own = self.next_failure.take().or_else(|| self.unreported.take());
+        own.or_else(|| self.lost_before.take())
     }
 
     /// A path of a leg has left before its mirror was ours.
@@ -114,6 +135,20 @@ mod tests {
         assert_eq!(it.fail_flush().as_deref(), Some("a"));
         assert_ne!(it.generation(), before);
         assert_eq!(it.fail_flush(), None);
+    }
+
+    #[test]
+    fn loss_of_the_engine_before_fails_one_flush_of_all_cores() {
+        let mut it = Losses::default();
+        it.lose_before("a".into());
+        assert!(it.reported_elsewhere());
+        assert_eq!(it.fail_flush(), None);
+        it.lose_before("a".into());
+        it.fail_next("b".into());
+        assert!(!it.reported_elsewhere(), "it has a loss of its own");
+        assert_eq!(it.fail_flush().as_deref(), Some("b"));
+        it.lose_before("a".into());
+        assert_eq!(it.fail_flush().as_deref(), Some("a"));
     }
 
     #[test]

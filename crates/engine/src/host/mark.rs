@@ -177,7 +177,8 @@ impl Volume {
         let recovery = self.recovery;
         if recovery.unreported_loss && !canary::has(Bug::FlushOfOneLife) {
             let line = format!("{}: {}", self.name, report::LOST_BEFORE);
-            self.fail_next_flush(line, out);
+            self.losses.lose_before(line);
+            out.report(HostEvent::Loss(self.number, true));
         }
         let fenced = recovery.write_failover == WriteFailover::Fenced;
         let bound_ns = recovery.unclean_stop_ns.unwrap_or_default();

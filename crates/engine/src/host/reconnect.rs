@@ -270,6 +270,7 @@ impl Multipath {
     pub(super) fn news(&mut self, news: PathNews, now_ns: u64) {
         match news {
             PathNews::Order(order) => self.obey(*order, now_ns),
+            PathNews::LossReported { volume, core } => self.loss_reported(volume, core),
             PathNews::Done { serial, unflushed } => self.on.changes.step_done(serial, unflushed),
             PathNews::Found(facts) => {
                 // Else the path's volume has left on this core.

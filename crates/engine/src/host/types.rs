@@ -486,6 +486,13 @@ pub enum PathNews {
     Found(Box<PathFacts>),
     /// Something else happened to a path of a volume.
     Of(u16, PathIndex, PathEvent),
+    /// A flush of a volume has failed on a core, for what the engine before has lost.
+    LossReported {
+        /// Of the volume.
+        volume: u16,
+        /// Where it failed.
+        core: u16,
+    },
     /// From core 0: a change of paths or volumes.
     Order(Box<Order>),
     /// To core 0: the sender has done what it was ordered.

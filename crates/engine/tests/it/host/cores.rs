@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use engine::host::{
-    HoldReason, HostControl, HostEvent, Io, IoDone, PathEvent, PathKind, PathNews, PathState,
+    HoldReason, HostControl, HostEvent, Io, IoDone, IoOp, PathEvent, PathKind, PathNews, PathState,
     Peers, Recovery,
 };
 use engine::machine::DeviceError;
@@ -537,4 +537,25 @@ fn a_device_that_does_not_answer_is_given_up_but_keeps_its_memory() {
     assert_eq!(refused.outcome, Outcome::PathError);
     assert!(rig.run(20 * SECOND, |_, done| done.len() == 1));
     assert_eq!(rig.done[0].outcome, Outcome::Done);
+}
+
+/// What the engine before has lost fails the first flush of one core, and no core keeps it after.
+#[test]
+fn t13_loss_of_the_engine_before_is_told_once() {
+    let mut it = Fleet::of(3, 1, target(1), |host| {
+        host.volumes[0].recovery.unreported_loss = true;
+    });
+    let flush = io(IoOp::Flush, 0, 0, 9);
+    assert_eq!(it.one(1, &flush, SECOND), Some(Outcome::PathError));
+    it.run(MS, |_| false);
+    for core in [0, 1, 2] {
+        assert_eq!(it.one(core, &flush, SECOND), Some(Outcome::Done), "{core}");
+    }
+    for events in &it.events {
+        let losses = events.iter().filter_map(|it| match it {
+            HostEvent::Loss(0, unreported) => Some(*unreported),
+            _ => None,
+        });
+        assert_eq!(losses.collect::<Vec<_>>(), [true, false]);
+    }
 }
