@@ -8,6 +8,7 @@
 //! Twice: ports that are as fast as the machine, where a policy's own instructions show, and ports
 //! of a fixed bandwidth, where only its choices do.
 use crate::prelude::*;
+use system::program::Waits;
 
 /// Policy for comparison.
 const BESIDE: &str = "round-robin";
@@ -47,7 +48,7 @@ pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     let braid = setup.braid()?;
     let mut cells = Vec::new();
     for (paths, port) in product(&args.paths, &["", CAPPED]) {
-        let target = Target::start_shaped(&braid, paths, Some(target), false, port)?;
+        let target = Target::start_shaped(&braid, paths, Some(target), Waits::Adaptive, port)?;
         // I/Os per second, and µs of the host's processor for each.
         let run = |policy: &str| -> Result<[f64; 2]> {
             let mut command = Command::new(&braid);

@@ -8,6 +8,7 @@
 use super::server::{directory, listens, volume};
 use crate::prelude::*;
 use std::collections::BTreeMap;
+use system::program::Waits;
 
 /// Connected and settled after so long.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -49,7 +50,7 @@ type Switches = BTreeMap<(String, u32), u64>;
 /// Measures and prints.
 pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     let braid = setup.braid()?;
-    let target = Target::start(&braid, args.paths, None, false)?;
+    let target = Target::start(&braid, args.paths, None, Waits::Adaptive)?;
     let host = idle_engine(&braid, &target.uris, args.cores)?;
     sleep(SETTLE);
     let begun = Instant::now();

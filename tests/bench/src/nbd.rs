@@ -8,6 +8,7 @@
 //! in which nothing is timed: those of the server's process, by all requests.
 use super::fio;
 use crate::prelude::*;
+use system::program::Waits;
 
 /// Which cells, how long.
 #[derive(clap::Args)]
@@ -44,7 +45,7 @@ pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     needs("fio", "fio")?;
     needs("nbdkit", "nbdkit")?;
     let braid = setup.braid()?;
-    let target = Target::start(&braid, 1, None, false)?;
+    let target = Target::start(&braid, 1, None, Waits::Adaptive)?;
     let servers = [
         Server::nbdkit()?,
         Server::over(&braid, "mem:256MiB")?,

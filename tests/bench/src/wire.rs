@@ -4,9 +4,13 @@
 //! 4 KiB reads and writes of a null namespace over loopback TCP, host and target on a core each,
 //! beside a ping-pong of the same message sizes on the same two CPUs. Both are run in turn, several
 //! rounds; the figure is the median over rounds, the ratio that of each round, so that what the
-//! machine does besides hits both.
+//! machine does besides hits both. The ends of braid spin, or wait as they do by default, beside
+//! those of the exchange that spin or sleep.
+mod adaptive;
+
 use super::pingpong::{self, Exchange};
 use crate::prelude::*;
+use system::program::Waits;
 
 /// CapsuleCmd with its SQE; data PDU header; capsule response; the blocks.
 const CAPSULE: usize = 72;
@@ -32,9 +36,12 @@ const COLUMNS: [Column; 10] = [
 pub struct Args {
     #[command(flatten)]
     sides: Sides,
-    /// I/Os outstanding.
-    #[arg(long, value_delimiter = ',', default_value = "1,32,128")]
+    /// I/Os outstanding [default: 1,32,128, or 1,4,32]
+    #[arg(long, value_delimiter = ',')]
     depths: Vec<usize>,
+    /// Ends of braid that poll while that pays, beside those that spin and those that sleep
+    #[arg(long, conflicts_with = "bare")]
+    adaptive: bool,
     /// Only the bare exchange: what this machine can do.
     #[arg(long)]
     bare: bool,
@@ -42,12 +49,25 @@ pub struct Args {
 
 /// Measures every cell.
 pub fn run(setup: &Setup, args: &Args) -> Result<()> {
+    let depths = match (&args.depths[..], args.adaptive) {
+        ([], true) => &[1, 4, 32],
+        ([], false) => &[1, 32, 128],
+        (depths, _) => depths,
+    };
+    if args.adaptive {
+        return adaptive::run(setup, &args.sides, depths);
+    }
     let (cpus, timing) = (args.sides.cpus, &args.sides.timing);
     let braid = (!args.bare).then(|| setup.braid()).transpose()?;
-    let rows = product(&["read", "write"], &args.depths);
+    let rows = product(&["read", "write"], depths);
     let mut cells = Vec::new();
     for spin in [false, true] {
-        let start = |braid: &PathBuf| Target::start(braid, 1, Some(cpus[1]), spin);
+        let waits = if spin {
+            Waits::Spinning
+        } else {
+            Waits::Adaptive
+        };
+        let start = |braid: &PathBuf| Target::start(braid, 1, Some(cpus[1]), waits);
         let target = braid.as_ref().map(start).transpose()?;
         cells.extend(interleaved(
             timing.rounds,
@@ -68,7 +88,7 @@ pub fn run(setup: &Setup, args: &Args) -> Result<()> {
                     duration,
                 })?;
                 let mut all = json!({
-                    "op": op, "mode": if spin { "spin" } else { "sleep" }, "depth": depth,
+                    "op": op, "mode": if spin { "spin" } else { "default" }, "depth": depth,
                     "bare_iops": bare.per_s, "bare_system_calls_per_io": bare.calls,
                 });
                 if let (Some(braid), Some(target)) = (&braid, &target) {

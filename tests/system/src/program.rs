@@ -17,6 +17,37 @@ const READY: Duration = Duration::from_secs(20);
 /// Tells targets of this process apart.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
+/// How an end waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// As it does by default: it polls while that pays.
+    Adaptive,
+    /// It never sleeps.
+    Spinning,
+    /// It never polls.
+    Sleeping,
+}
+
+impl Waits {
+    /// Options of `braid target` and `braid bench`.
+    pub fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Adaptive => &[],
+            Self::Spinning => &["--spin"],
+            Self::Sleeping => &["--poll=never"],
+        }
+    }
+
+    /// Keys of a configuration.
+    pub fn keys(self) -> &'static str {
+        match self {
+            Self::Adaptive => "",
+            Self::Spinning => "spin = true",
+            Self::Sleeping => "poll = \"never\"",
+        }
+    }
+}
+
 /// A target on loopback; ended when dropped.
 pub struct Target {
     group: Group,
@@ -27,8 +58,8 @@ pub struct Target {
 
 impl Target {
     /// Starts `braid target` with so many ports over a null namespace.
-    pub fn start(braid: &Path, ports: usize, cpu: Option<usize>, spin: bool) -> Result<Self> {
-        Self::start_shaped(braid, ports, cpu, spin, "")
+    pub fn start(braid: &Path, ports: usize, cpu: Option<usize>, waits: Waits) -> Result<Self> {
+        Self::start_shaped(braid, ports, cpu, waits, "")
     }
 
     /// The same, each port with such options (`delay=1ms,…`).
@@ -36,7 +67,7 @@ impl Target {
         braid: &Path,
         ports: usize,
         cpu: Option<usize>,
-        spin: bool,
+        waits: Waits,
         port: &str,
     ) -> Result<Self> {
         let mut command = Command::new(braid);
@@ -48,9 +79,7 @@ impl Target {
         if let Some(cpu) = cpu {
             command.args(["--cpu", &cpu.to_string()]);
         }
-        if spin {
-            command.arg("--spin");
-        }
+        command.args(waits.flags());
         Self::spawn(command, ports)
     }
 
