@@ -290,6 +290,7 @@ impl Pipeline {
     }
 
     /// No change is in the way: its I/Os begin, with those of blocks that it covers partly.
+    #[inline]
     pub fn start(&mut self, devices: &Devices, has_edges: bool) {
         self.given_up = devices.times_given_up(self.device);
         self.asked = 0;

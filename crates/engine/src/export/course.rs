@@ -47,8 +47,11 @@ impl NbdServer {
         client: u16,
         request: Request,
     ) {
-        if self.begin_with_memory(ticket, client, request) {
-            self.equipped(devices, ticket);
+        let has_memory = self.begin_with_memory(ticket, client, request);
+        match request.kind {
+            _ if !has_memory => {}
+            Kind::Read => self.start(devices, ticket),
+            _ => self.equipped(devices, ticket),
         }
     }
 

@@ -408,6 +408,7 @@ impl VolumeIo<'_> {
     }
 
     /// A command has ended, whose slot of the queue is free.
+    #[inline(always)] // of each command, in one place
     fn completed(&mut self, at: PathIndex, completed: &Completed, now_ns: u64) {
         let Some(index) = self.on.ios.find(completed.token) else {
             assert!(is_final_flush(completed.token), "a command ended of no I/O");
@@ -623,7 +624,7 @@ fn refusal(op: IoOp, limits: &IoLimits) -> Option<Outcome> {
 }
 
 /// `io` as a command of the NVM command set.
-#[inline]
+#[inline(always)] // of each I/O, in one place
 fn command(io: &Io, target: &Target, token: u32) -> Command {
     let Target {
         nsid, block_shift, ..

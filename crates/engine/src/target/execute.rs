@@ -106,6 +106,7 @@ impl TargetEngine {
         Some(self.namespaces[found.ok()?])
     }
 
+    #[inline]
     fn new_command(&mut self, connection: u32, token: u32) -> u32 {
         self.connections.of(connection).commands += 1;
         self.commands.insert(connection, token)
@@ -149,7 +150,14 @@ impl TargetEngine {
         let command = &mut self.commands[slot];
         if command.action == Action::Read {
             command.stage = Stage::WaitsToRead;
-            self.want_buffer(slot, now_ns);
+            let (connection, len, purpose) = (command.connection, command.len, command.purpose());
+            match self.pool.take(connection, len, purpose, now_ns) {
+                Some(span) => {
+                    self.commands[slot].buffer = Some(span);
+                    self.next_request(slot, now_ns);
+                }
+                None => self.wait_for_buffer(slot, now_ns),
+            }
         } else {
             self.next_request(slot, now_ns);
         }
@@ -160,8 +168,14 @@ impl TargetEngine {
         let (connection, len, purpose) = (command.connection, command.len, command.purpose());
         if let Some(span) = self.pool.take(connection, len, purpose, now_ns) {
             self.have_buffer(slot, span, now_ns);
-            return;
+        } else {
+            self.wait_for_buffer(slot, now_ns);
         }
+    }
+
+    fn wait_for_buffer(&mut self, slot: u32, now_ns: u64) {
+        let command = &self.commands[slot];
+        let (connection, purpose) = (command.connection, command.purpose());
         self.pool.wait(slot, purpose, &mut self.commands, now_ns);
         self.stalls.watch(now_ns);
         let port = self.connections.of(connection).port;

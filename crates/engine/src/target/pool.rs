@@ -138,6 +138,7 @@ impl Pool {
     }
 
     /// A buffer, unless others on the connection wait already or its share or the room is used up.
+    #[inline]
     pub(super) fn take(
         &mut self,
         connection: u32,

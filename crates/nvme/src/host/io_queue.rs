@@ -102,7 +102,7 @@ impl IoQueue {
     /// # Errors
     /// [`SubmitError::Full`]: try again after a completion. [`SubmitError::NotReady`]: before
     /// [`QueueEvent::Ready`] or after a failure.
-    #[inline]
+    #[inline(always)] // of each command, in one place
     pub fn submit(&mut self, command: &Command, _now_ns: u64) -> Result<(), SubmitError> {
         if !matches!(self.phase, Phase::Ready(_)) {
             return Err(SubmitError::NotReady);

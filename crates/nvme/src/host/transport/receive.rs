@@ -277,7 +277,7 @@ impl Connection {
     }
 
     /// C2HData: in order, within the command, only for reads (T21).
-    #[inline]
+    #[inline(always)] // of each read, in one place
     fn data(&mut self, layout: &Layout, header: &[u8]) -> Result<(), PduError> {
         let pdu = DataHeader::parse(header).map_err(truncated)?;
         let index = self
