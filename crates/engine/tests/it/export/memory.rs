@@ -357,3 +357,23 @@ fn clients_and_requests_take_no_more_than_is_said_and_give_it_back() {
         }
     }
 }
+
+/// Writes that come in one piece are received with their data, without a turn between them; also
+/// with the tokens of earlier ones.
+#[test]
+fn writes_have_their_memory_before_the_turn() {
+    let mut hand = Hand::new();
+    let conn = hand.engine.handle_accepted(0, hand.now_ns).unwrap();
+    hand.peers.insert(conn, Peer::default());
+    hand.turn();
+    hand.say(conn, &Plain::hello());
+    let write = [requests(1, cmd::WRITE, 4096), vec![0; 4096]].concat();
+    for round in 0..3 {
+        let peer = hand.peers.get_mut(&conn).unwrap();
+        (0..20).for_each(|_| peer.words.extend(&write));
+        hand.say_more(conn);
+        let peer = &hand.peers[&conn];
+        assert_eq!(peer.said, peer.words.len(), "round {round}");
+        hand.turn();
+    }
+}

@@ -423,3 +423,58 @@ fn requests_take_no_memory() {
         assert_eq!(capacities(&bench.session), before);
     }
 }
+
+/// A driver with a buffer at hand receives the data before it has taken earlier events.
+#[test]
+fn buffer_request_is_answered_before_earlier_events() {
+    let mut bench = Bench::open(false, true);
+    let mut bytes = Vec::new();
+    request(cmd::READ, 0, 0, 512).emit(&mut bytes);
+    request(cmd::WRITE, 0, 1024, 512).emit(&mut bytes);
+    let session = &mut bench.session;
+    assert_eq!(session.buffer_request(), None);
+    assert_eq!(session.handle_bytes(&bytes, 1), bytes.len());
+    assert_eq!(session.take_release(), None);
+    let wanted = session.buffer_request().unwrap();
+    let Request {
+        kind,
+        offset,
+        length,
+        ..
+    } = wanted;
+    assert_eq!((kind, offset, length), (Kind::Write, 1024, 512));
+    session.withdraw_buffer_request();
+    session.buffer_ready(wanted.token);
+    assert_eq!(session.placement().map(|it| it.len), Some(512));
+    session.handle_payload(512, 1);
+    let events = core::iter::from_fn(|| session.poll_event());
+    let kinds = events.map(|it| match it {
+        Event::Request(request) => request.kind,
+        other => panic!("{other:?}"),
+    });
+    assert!(kinds.eq([Kind::Read, Kind::Write]));
+}
+
+/// Requests that are over are released before a buffer is given to another of their tokens.
+#[test]
+fn releases_in_front_are_taken_alone() {
+    let mut bench = Bench::open(false, true);
+    let mut bytes = Vec::new();
+    request(cmd::FLUSH, 0, 0, 0).emit(&mut bytes);
+    let session = &mut bench.session;
+    session.handle_bytes(&bytes, 1);
+    let Some(Event::Request(flush)) = session.poll_event() else {
+        panic!("no request");
+    };
+    session.complete(flush.token, Ok(()), 1);
+    assert_eq!(session.poll_event(), Some(Event::Transmit));
+    session.poll_transmit(&mut Vec::new());
+    request(cmd::WRITE, 0, 0, 512).emit(&mut bytes);
+    session.handle_bytes(&bytes[28..], 1);
+    assert_eq!(session.take_release(), Some(flush.token));
+    assert_eq!(session.take_release(), None);
+    assert_eq!(
+        session.buffer_request().map(|it| it.token),
+        Some(flush.token)
+    );
+}
