@@ -6,9 +6,9 @@
 //!     --toggle-collect='course_cost::measured_engine*' \
 //!     target/dist/examples/course_cost [nvme] [two] [deep] [write]
 //! ```
-//! An NBD client has 32 requests in flight, or with `deep` 128, to an engine whose volume is a local
-//! device, or with `nvme` one path to a target over a local device, with `two` two paths. The count
-//! that callgrind prints, divided by the requests that this program prints, is the result;
+//! An NBD client has 32 requests in flight, or with `deep` 128, to an engine whose volume is a
+//! local device, or with `nvme` one path to a target over a local device, with `two` two paths. The
+//! count that callgrind prints, divided by the requests that this program prints, is the result;
 //! `measured_target*` counts the target's side, `measured_*` both.
 #[path = "../tests/it/common/config.rs"]
 mod configured;

@@ -1,11 +1,11 @@
 //! A buddy allocator over the arena's address range: who owns which bytes. Pure bookkeeping.
 //!
 //! # Contract
-//! Blocks are 4 KiB…1 MiB, powers of two, aligned to their size. Of each size some freed blocks stay
-//! as they are: the next request of that size takes the last one, whose memory is the likeliest to
-//! be in the cache, and splits nothing. They are joined with their buddies once a request finds no
-//! block: so no request fails for which there is room. No memory is allocated after `new`; a call
-//! takes at most one step per block size, and one for each block that it joins.
+//! Blocks are 4 KiB…1 MiB, powers of two, aligned to their size. Of each size some freed blocks
+//! stay as they are: the next request of that size takes the last one, whose memory is the
+//! likeliest to be in the cache, and splits nothing. They are joined with their buddies once a
+//! request finds no block: so no request fails for which there is room. No memory is allocated
+//! after `new`; a call takes at most one step per block size, and one for each block that it joins.
 //!
 //! # Limits
 //! The arena's size is rounded down to 4 KiB, and to 2³² − 1 pages (16 TiB). [`UNJOINED_MAX`]

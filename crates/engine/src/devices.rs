@@ -358,8 +358,8 @@ impl Devices {
         }
     }
 
-    /// As [`Self::poll_event`], if the next one is the end of an I/O; the front ends of devices that
-    /// are no mirrors take most ends so.
+    /// As [`Self::poll_event`], if the next one is the end of an I/O; where there are no mirrors,
+    /// front ends take most ends so.
     #[inline]
     pub(crate) fn poll_done(&mut self) -> Option<IoDone> {
         if self.mirrors.is_empty() {

@@ -318,8 +318,8 @@ impl Pipeline {
         has_data && self.stage == Stage::Io && self.cursor == self.range.end
     }
 
-    /// Submits a read or write that is one I/O, whose data lies in `span`, with source and cookie of
-    /// `of`. `false`: it is none, or the device did not take it: [`Self::pump`] says why.
+    /// Submits a read or write that is one I/O, whose data lies in `span`, with this source and
+    /// cookie. `false`: it is none, or the device did not take it: [`Self::pump`] says why.
     #[inline]
     pub fn submit_whole(
         &mut self,

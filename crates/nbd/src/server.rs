@@ -184,8 +184,8 @@ impl Session {
     }
 
     /// The write whose buffer `handle_bytes` has just asked for. A driver that has one at once may
-    /// say so before it takes the events in front of that [`Event::NeedBuffer`], which it then takes
-    /// back by [`Self::withdraw_buffer_request`].
+    /// say so before it takes the events in front of that [`Event::NeedBuffer`], which it then
+    /// takes back by [`Self::withdraw_buffer_request`].
     #[inline]
     pub fn buffer_request(&self) -> Option<Request> {
         match self.events.back() {

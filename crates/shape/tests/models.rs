@@ -57,7 +57,7 @@ fn run(shaper: &mut Shaper, arrivals: &[(u32, u64)]) -> Vec<(u64, PortTime)> {
 }
 
 proptest! {
-    /// What is not admitted to an open port would have been let go of at once.
+    /// A command that an open port does not admit would have been let go of at once.
     #[test]
     fn open_port_lets_go_of_commands_at_once(
         config in config(), plain: bool, until in 0..5 * MS, stall in 0..5 * MS, now in 0..9 * MS,

@@ -26,8 +26,8 @@ pub fn copy_past_cache(target: &mut [u8], source: &[u8]) {
     head.copy_from_slice(first);
     tail.copy_from_slice(last);
     for (store, from) in stores.iter_mut().zip(middle.chunks_exact(STORE)) {
-        // SAFETY: `from` has as many bytes, and the load needs no alignment; `store` is aligned, and
-        // ours alone. Every processor of this architecture has both instructions.
+        // SAFETY: `from` has as many bytes, and the load needs no alignment; `store` is aligned
+        // and ours alone. Every processor of this architecture has both instructions.
         unsafe { _mm_stream_si128(store, _mm_loadu_si128(from.as_ptr().cast())) };
     }
     // SAFETY: it orders the stores before those that follow, and touches nothing.
