@@ -64,7 +64,7 @@ pub struct Cells<'a> {
     pub times: Times,
 }
 
-/// What a cell measures.
+/// Policy and operation of a cell.
 #[derive(Clone, Copy)]
 struct CellPlan {
     policy: Policy,
