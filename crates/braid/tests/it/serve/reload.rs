@@ -178,13 +178,18 @@ impl Rig {
 
     /// Writes and reads back on another thread until told to stop: how often.
     fn load(&self, name: &str) -> Load {
+        self.load_from(name, 0)
+    }
+
+    /// The same on 64 blocks from this one on, which are no other one's.
+    fn load_from(&self, name: &str, first: u64) -> Load {
         let mut client = self.client(name);
         let over = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&over);
         let thread = std::thread::spawn(move || {
             let mut rounds = 0_u64;
             while !over.load(Ordering::Relaxed) {
-                let (at, fill) = (rounds % 64 * 4096, rounds as u8);
+                let (at, fill) = ((first + rounds % 64) * 4096, rounds as u8);
                 assert_eq!(client.write(at, fill), 0);
                 assert!(client.read(at) == [fill; 4096], "round {rounds}");
                 rounds += 1;

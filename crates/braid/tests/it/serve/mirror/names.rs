@@ -1,10 +1,9 @@
 //! Legs of mirrors that are exchanged in the configuration.
-use super::place::{DATA_AT, LEG_BYTES, Place, end, kill, said, verify};
+use super::place::{DATA_AT, LEG_BYTES, Place, end, kill, said, silent, verify};
 use super::refused::{UNKNOWN, asked_of};
 use crate::serve::process::{self, Client, Process, wait_until};
 use serde_json::Value;
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -52,9 +51,7 @@ fn verbs_of_two_mirrors_do_not_wait_for_each_other() {
         return;
     };
     let engine = place.start();
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = silent.local_addr().unwrap().port();
-    let uri = format!("nvme-tcp://127.0.0.1:{port}/nqn.2026-01.org.example:silent");
+    let (silent, uri) = silent();
     std::thread::scope(|scope| {
         let adds = scope.spawn(|| place.ask(&["mirror", "add", "v0", &uri]));
         let connection = silent.accept().unwrap();
@@ -80,9 +77,7 @@ fn verbs_of_a_mirror_that_leaves_are_refused() {
         return;
     };
     let engine = place.start();
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = silent.local_addr().unwrap().port();
-    let uri = format!("nvme-tcp://127.0.0.1:{port}/nqn.2026-01.org.example:silent");
+    let (silent, uri) = silent();
     configure(&place, &[("v1", ["c", "d"])]);
     let file = File::create(place.path("e")).unwrap();
     file.set_len(LEG_BYTES).unwrap();

@@ -6,6 +6,7 @@ use mirror::layout::COPIES_AT;
 use mirror::superblock::SUPERBLOCK_BYTES;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -118,6 +119,14 @@ impl Place {
         file.read_exact_at(&mut bytes, DATA_AT).unwrap();
         bytes
     }
+}
+
+/// A controller that takes connections and says nothing, and a leg there.
+pub fn silent() -> (TcpListener, String) {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let leg = format!("nvme-tcp://127.0.0.1:{port}/nqn.2026-01.org.example:silent");
+    (silent, leg)
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {

@@ -1,13 +1,12 @@
 //! T55: verbs whose last leg in sync does not answer in time. An order is taken back, or
 //! it is pending, and the answer says how it is undone.
-use super::place::{LEG_BYTES, Place, end, said};
+use super::place::{LEG_BYTES, Place, end, said, silent};
 use super::target;
 use crate::serve::process::{Process, SOON, at_once, begun, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -211,9 +210,7 @@ fn removal_taken_back() {
 fn addition_taken_back() {
     let Some(it) = Hung::alone() else { return };
     let new = it.place.leg(NEW);
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = silent.local_addr().unwrap().port();
-    let path = format!("nvme-tcp://127.0.0.1:{port}/nqn.2026-01.org.example:silent");
+    let (_silent, path) = silent();
     let (place, over) = (&it.place, AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {

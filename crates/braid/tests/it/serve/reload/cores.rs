@@ -2,7 +2,7 @@
 //! and ended with the engine.
 use super::{QUICK, Rig, V0, Volume};
 use crate::serve::nbd;
-use crate::serve::process::{Client, SOON, two_ports, wait_until};
+use crate::serve::process::{Client, Process, SOON, two_ports, wait_until};
 use rustix::process::Signal;
 use std::io::Read;
 use std::net::TcpStream;
@@ -32,17 +32,23 @@ fn create(rig: &Rig) -> Output {
     command.arg("--force").output().unwrap()
 }
 
+/// An engine with two cores, and two ports of a target; `None`: this machine has no io_uring.
+fn over_two_ports() -> Option<(Process, Rig, [String; 2])> {
+    let directory = tempfile::tempdir().unwrap();
+    let (target, ports) = two_ports(directory.path(), "t")?;
+    let rig = Rig::new(directory, &format!("{QUICK}{TWO}"));
+    Some((target, rig, ports))
+}
+
 fn four(rig: &Rig, volume: &str) -> Vec<Client> {
     (0..4).map(|_| rig.client(volume)).collect()
 }
 
 #[test]
 fn clients_of_a_volume_are_served_on_all_cores() {
-    let directory = tempfile::tempdir().unwrap();
-    let Some((_target, [one, two])) = two_ports(directory.path(), "t") else {
+    let Some((_target, mut rig, [one, two])) = over_two_ports() else {
         return;
     };
-    let mut rig = Rig::new(directory, &format!("{QUICK}{TWO}"));
     let paths = [one.as_str(), two.as_str()];
     rig.start(&[("v0", &paths, "policy = \"round-robin\"\n")]);
     let mut clients = four(&rig, "v0");
@@ -110,11 +116,9 @@ fn one_core_has_all_clients_and_a_mirror_is_on_one() {
 
 #[test]
 fn export_changes_and_goes_for_clients_of_all_cores() {
-    let directory = tempfile::tempdir().unwrap();
-    let Some((_target, [one, two])) = two_ports(directory.path(), "t") else {
+    let Some((_target, mut rig, [one, two])) = over_two_ports() else {
         return;
     };
-    let mut rig = Rig::new(directory, &format!("{QUICK}{TWO}"));
     let paths = [one.as_str(), two.as_str()];
     let v1: Volume = ("v1", &paths, "");
     rig.start(&[V0, v1]);
@@ -151,7 +155,7 @@ fn export_changes_and_goes_for_clients_of_all_cores() {
     assert_eq!(of_cores(&rig, "v2", "clients"), [2, 2]);
     assert!(clients.iter_mut().all(|it| it.write(0, 7) == 0));
     // By verb, while clients on both have writes under way.
-    let loads: Vec<_> = (0..2).map(|_| rig.load("v0")).collect();
+    let loads = [0, 64].map(|first| rig.load_from("v0", first));
     for client in &mut clients {
         (0..32).for_each(|at| client.send_write(at << 12, 8));
     }
@@ -168,11 +172,9 @@ fn export_changes_and_goes_for_clients_of_all_cores() {
 
 #[test]
 fn engine_stops_under_load_on_all_cores() {
-    let directory = tempfile::tempdir().unwrap();
-    let Some((_target, [one, two])) = two_ports(directory.path(), "t") else {
+    let Some((_target, mut rig, [one, two])) = over_two_ports() else {
         return;
     };
-    let mut rig = Rig::new(directory, &format!("{QUICK}{TWO}"));
     rig.start(&[("v0", &[&one, &two], "")]);
     let busy = four(&rig, "v0").into_iter().map(|mut client| {
         std::thread::spawn(move || {
