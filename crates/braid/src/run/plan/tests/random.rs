@@ -2,7 +2,8 @@
 //!
 //! # Contract
 //! `PROPTEST_CASES=100000 cargo test -p braid --bin braid plan::tests::random` draws so many pairs
-//! of states for each test.
+//! of states for each test. On 2026-11-30 all of them passed, after pair 6,265 had shown that the
+//! model took back a stop that a verb goes on with.
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
