@@ -300,7 +300,11 @@ impl MirrorDevice {
             }
             MirrorOrder::Evidence(evidence) => self.handle_evidence(evidence),
             MirrorOrder::Recorded(lineage) => self.handle_recorded(lineage, now_ns),
-            MirrorOrder::Stop => self.stop(now_ns),
+            MirrorOrder::Stop => {
+                // It was accepted for the start that ends here, which may wait for legs.
+                self.refusal.accepts_name = false;
+                self.stop(now_ns);
+            }
             MirrorOrder::Leave => {
                 self.stop(now_ns);
                 self.life = Life::Leaving;

@@ -471,8 +471,6 @@ impl Service {
         let drain = Duration::from_nanos(self.drain_ns());
         self.wait_vacated(volume, drain);
         self.senders.order(volume, MirrorOrder::Stop);
-        // It was accepted for the start that ends here, which may have been waiting for legs.
-        self.senders.order(volume, MirrorOrder::AcceptName(false));
         let stopped = |it: &MirrorReport| it.state == MirrorState::Stopped;
         if !self.wait_for(volume, SOON.max(drain), stopped) {
             return Err(ControlError::refused(format!(

@@ -213,18 +213,12 @@ impl Service {
         accepts: bool,
         start: impl FnOnce() -> Result<(), NotStarted>,
     ) -> Result<(), ControlError> {
-        let accept = |accept| {
-            let order = accepts.then_some(MirrorOrder::AcceptName(accept));
-            order
-                .into_iter()
-                .for_each(|it| self.senders.order(volume, it));
+        let accept = |accept| self.senders.order(volume, MirrorOrder::AcceptName(accept));
+        let started = if accepts {
+            with_accepted(accept, start)
+        } else {
+            start()
         };
-        accept(true);
-        let started = start();
-        if started.as_ref().is_err_and(|it| !it.pending) {
-            // Nothing that comes later is what the user has accepted.
-            accept(false);
-        }
         started.map_err(|it| it.why)
     }
 
@@ -562,6 +556,19 @@ impl Service {
     }
 }
 
+/// A start for which something is accepted: not by one that comes after it has failed.
+fn with_accepted(
+    accept: impl Fn(bool),
+    start: impl FnOnce() -> Result<(), NotStarted>,
+) -> Result<(), NotStarted> {
+    accept(true);
+    let started = start();
+    if started.as_ref().is_err_and(|it| !it.pending) {
+        accept(false);
+    }
+    started
+}
+
 fn does_not_run(name: &str) -> ControlError {
     ControlError::refused(format!("{name} does not run: braid stat says why"))
 }
@@ -733,4 +740,31 @@ fn is_none(leg: &LegReport) -> ControlError {
          add makes it another one",
         leg.name
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn accepted_name_ends_where_nothing_is_pending() {
+        let refused = |pending| {
+            let why = ControlError::refused("it does not start");
+            Err(NotStarted { why, pending })
+        };
+        for (start, orders) in [
+            (Ok(()), &[true][..]),
+            (refused(true), &[true]),
+            (refused(false), &[true, false]),
+        ] {
+            let ordered = RefCell::new(Vec::new());
+            let is_ok = start.is_ok();
+            let started = with_accepted(|it| ordered.borrow_mut().push(it), || start);
+            assert_eq!(
+                (&ordered.into_inner()[..], started.is_ok()),
+                (orders, is_ok)
+            );
+        }
+    }
 }

@@ -1,13 +1,14 @@
 //! From the first leg that is there to the clean stop.
 use super::common::{Disk, SECOND};
 use super::rig::{
-    BLOCK, LEG_BYTES, Rig, WITHOUT, configured, data, intents, lose_power, made, superblock,
+    BLOCK, LEG_BYTES, Rig, WITHOUT, configured, data, intents, lose_power, made, say, superblock,
 };
+use super::start::unreachable;
 use engine::host::VolumeInfo;
 use engine::mirror::{Anew, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
-use mirror::Id;
 use mirror::assembly::Wishes;
 use mirror::superblock::EntryState;
+use mirror::{Id, Name, Superblock};
 use multipath::Outcome;
 
 #[test]
@@ -196,6 +197,33 @@ fn one_that_was_stopped_begins_anew_as_at_a_start() {
     assert_eq!(begun.owner.map(|it| it.run), Some(Id([5; 16])));
     rig.stop();
     assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+/// A name that was accepted for a start is asked for again by the next one.
+#[test]
+fn accepted_name_ends_with_the_start_that_is_stopped() {
+    let disks = made(2, true);
+    let name = Name::new("m1").unwrap();
+    say(&disks, |it| Superblock { name, ..it });
+    let mut rig = Rig::new(&[disks[0].clone(), unreachable(&disks[1])]);
+    rig.order(MirrorOrder::AcceptName(true));
+    rig.run(SECOND, |_| false);
+    assert_eq!(rig.report().state, MirrorState::Assembling, "without leg 1");
+    let stop = |rig: &mut Rig| {
+        rig.order(MirrorOrder::Stop);
+        rig.until(SECOND, |rig| rig.report().state == MirrorState::Stopped);
+    };
+    stop(&mut rig);
+    rig.disk(1).error = None;
+    rig.order(anew(&disks, 2));
+    let is_refused = |rig: &Rig| matches!(rig.report().state, MirrorState::Refused(_));
+    rig.until(30 * SECOND, is_refused);
+    assert_eq!(rig.report().other_name, Some(name));
+    stop(&mut rig);
+    rig.order(MirrorOrder::AcceptName(true));
+    rig.order(anew(&disks, 3));
+    rig.until(30 * SECOND, Rig::is_ready);
+    rig.stop();
 }
 
 /// As at the end of the engine, which goes on; in the same memory, under the same number.

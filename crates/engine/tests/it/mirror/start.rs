@@ -16,7 +16,7 @@ use multipath::Outcome;
 const GONE: DeviceError = DeviceError::Os(19);
 
 /// The same disk, which can't be reached.
-fn unreachable(disk: &Disk) -> Disk {
+pub fn unreachable(disk: &Disk) -> Disk {
     let mut disk = disk.clone();
     disk.error = Some(GONE);
     disk
