@@ -83,9 +83,6 @@ pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 pub const STRIPE_BYTES: usize = 64 << 10;
 /// Stripes of a memory device; larger devices have larger stripes.
 pub const STRIPES_MAX: u64 = 128 << 10;
-/// Writes of a memory device from this size on go past the caches: they are read again when the
-/// caches have long lost them, if at all.
-pub const PAST_CACHE_MIN: usize = 64 << 10;
 /// A wait that took longer was a sleep, and not only a call.
 pub const SLEEP_NS: u64 = 10_000;
 /// How long a file that is locked is waited for: what a killed process leaves to the kernel takes

@@ -6,7 +6,7 @@
 //! device's must be; a larger I/O isn't. This is the one lock on the I/O path: it stands in for the
 //! device's own arbitration, and cores meet at it only where their I/Os meet.
 use crate::RuntimeError;
-use crate::limits::{PAST_CACHE_MIN, STRIPE_BYTES, STRIPES_MAX};
+use crate::limits::{STRIPE_BYTES, STRIPES_MAX};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use sys::Stripe;
@@ -55,13 +55,9 @@ impl MemoryDevice {
 
     /// Copies `data` to a range of the device.
     pub(crate) fn write(&self, offset: u64, data: &[u8]) {
-        let copy = match data.len() {
-            PAST_CACHE_MIN.. => sys::copy_past_cache,
-            _ => <[u8]>::copy_from_slice,
-        };
         self.each(offset, data.len() as u64, |stripe, range, at| {
             let bytes = range.len();
-            copy(&mut stripe[range], &data[at..][..bytes]);
+            stripe[range].copy_from_slice(&data[at..][..bytes]);
         });
     }
 

@@ -6,7 +6,6 @@
 //! * [`Buffer`]: bytes that arrived, in memory lent by the ring
 //! * [`Stripe`]: memory shared between cores, one owner at a time
 //! * [`Lease`]: a part of an arena on a thread that makes blocking system calls with it
-//! * [`copy_past_cache`]: a copy to memory that is in no cache
 //! * [`Shared`]: memory that another, perhaps hostile process uses too; [`fault`]: its SIGBUS
 //! * [`nvme`]: what the kernel's NVMe driver answers at once
 //! * [`passing`]: descriptors over Unix sockets; [`Interrupt`]: an eventfd that never makes us wait
@@ -23,7 +22,6 @@
 //! freed.
 mod allocator;
 mod arena;
-mod copy;
 mod error;
 pub mod fault;
 pub mod freeze;
@@ -41,7 +39,6 @@ pub mod startup;
 
 pub use allocator::CountingAllocator;
 pub use arena::{Arena, Extent};
-pub use copy::copy_past_cache;
 pub use error::Error;
 pub use interrupt::Interrupt;
 pub use lease::Lease;
