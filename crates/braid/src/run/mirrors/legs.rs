@@ -94,6 +94,8 @@ impl Service {
         force: bool,
         replaces: Option<&LegReport>,
     ) -> Result<(), ControlError> {
+        // One whose removal was not answered in time has its file until then.
+        self.tidy_legs(volume);
         let report = self.mirror_report(volume)?;
         self.may_write(volume, &report)?;
         let replaces = replaces.map(|leg| is_still(&report, leg)).transpose()?;
