@@ -249,8 +249,15 @@ impl Volume {
     /// When the first wait of any I/O is over, or an outage has lasted for long enough, ns.
     pub(super) fn timeout(&self, ios: &IoTable) -> Option<u64> {
         let waits = [self.waits.timeout(ios), self.fence.timeout(ios)];
-        let times = waits.into_iter().chain([self.outage_timeout()]);
-        times.flatten().min()
+        let others = [self.outage_timeout(), self.queue_timeout(ios)];
+        waits.into_iter().chain(others).flatten().min()
+    }
+
+    /// When the first I/O ends that waits on this core without a queue, while others have some.
+    fn queue_timeout(&self, ios: &IoTable) -> Option<u64> {
+        let since_ns = self.waits.first_queued_ns(ios)?;
+        let waits = !self.head.is_usable() && self.is_served_elsewhere();
+        waits.then(|| since_ns.saturating_add(NO_QUEUE_WAIT_NS))
     }
 
     /// Ends all held changes, not well: the engine stops.
@@ -490,20 +497,20 @@ impl VolumeIo<'_> {
         while let Some(index) = self.volume.waits.pop_queued_due(&mut self.on.ios, now_ns) {
             self.end(index, Outcome::PathError, NO_PATH, now_ns);
         }
-        let it = &*self.volume;
-        if it.is_served_elsewhere() && !it.head.is_usable() {
-            self.end_without_queue(now_ns);
-        }
+        self.end_without_queue(now_ns);
     }
 
-    /// Ends what waits on a core that has no queue: it is on no path, and its client goes, or has
-    /// gone, to a core that has one.
+    /// Ends what has waited for long on a core that has no queue: it is on no path, and its client
+    /// goes, or has gone, to a core that has one.
     fn end_without_queue(&mut self, now_ns: u64) {
-        let first = self.volume.waits.first_queued_ns(&self.on.ios);
-        if let Some(since_ns) = first
-            && since_ns.saturating_add(NO_QUEUE_WAIT_NS) <= now_ns
+        let is_due = |it: &Self| {
+            let until_ns = it.volume.queue_timeout(&it.on.ios);
+            until_ns.is_some_and(|at_ns| at_ns <= now_ns)
+        };
+        while is_due(self)
+            && let Some(index) = self.volume.waits.pop_queued(&mut self.on.ios)
         {
-            self.fail_queued(now_ns);
+            self.end(index, self.volume.without_path(), NO_PATH, now_ns);
         }
     }
 

@@ -60,6 +60,17 @@ fn few_queues_serve_the_core_that_has_the_io() {
     }
 }
 
+/// Each I/O on a core without a queue waits for 5 s, whatever waits before it.
+#[test]
+fn io_without_a_queue_ends_after_its_own_time() {
+    let mut it = fleet(1, 1, 2);
+    assert_eq!(it.one(1, &write(0, 0), 3 * SECOND), None);
+    let first = it.one(1, &write(1, 1), 3 * SECOND);
+    assert_eq!(first, Some(Outcome::PathError), "it waited for 5 s");
+    assert_eq!(it.end(1, 2 * SECOND), None);
+    assert_eq!(it.end(1, 2 * SECOND), Some(Outcome::PathError));
+}
+
 /// A path is lost and comes back, with writes that no flush has covered.
 #[test]
 fn few_queues_survive_a_reconnect() {
