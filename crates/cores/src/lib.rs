@@ -4,7 +4,8 @@
 //! # Contract
 //! Messages of one core's engine for another's go straight into that core's mailbox, in order, and
 //! without waiting ([`Outbox`]): core 0 tells the others what it learnt of the paths, the others
-//! tell core 0. Those for a core that has ended are dropped. A question is answered between two
+//! tell core 0. Those for a core that has ended are dropped; a core that ends sends the rest first.
+//! A question is answered between two
 //! turns; its asker may have gone away meanwhile. [`spawn`] compiles the reactor for this machine
 //! here, so that an I/O never runs code of the program's own crate, which release builds don't
 //! optimize.
@@ -17,7 +18,7 @@ use engine::host::{
     PathReport, PathState, ReconnectWait, Sample, VolumeInfo, Wanted,
 };
 use engine::limits::MIRRORS_MAX;
-use engine::machine::Memory;
+use engine::machine::{Memory, Output};
 use engine::mirror::{MIRRORS_FROM, MirrorReport, RecordRequest};
 use engine::target::PortStats;
 use engine::{Around, Core, Machine, QueueCounters};
@@ -148,6 +149,8 @@ pub struct RunMachine {
     peers: Vec<Option<Outbox<RunControl>>>,
     /// While messages to peers are kept: when they are offered again, ns.
     offer_again_ns: Option<u64>,
+    /// The engine has ended, and this core ends once nothing is kept.
+    ends: bool,
     events: Farewell,
     board: Arc<Board>,
     /// Threads that ask, and the volume.
@@ -195,6 +198,7 @@ impl RunMachine {
             core,
             peers: (0..).zip(cores).map(peer).collect(),
             offer_again_ns: None,
+            ends: false,
             events: Farewell(events),
             board,
             askers: Vec::new(),
@@ -457,6 +461,21 @@ impl Around for RunMachine {
         self.queues.may_sleep(&mut self.engine, now_ns)
     }
 
+    #[inline]
+    fn poll_output(&mut self) -> Option<Output> {
+        match self.engine.poll_output() {
+            Some(Output::Stop) => self.ends = true,
+            None if self.ends => {}
+            output => return output,
+        }
+        // Other cores would wait for what the reactor takes with it.
+        let is_sent = self.peers.iter().flatten().all(Outbox::is_empty);
+        is_sent.then(|| {
+            self.ends = false;
+            Output::Stop
+        })
+    }
+
     fn poll_timeout(&self) -> Option<u64> {
         let both = [self.engine.poll_timeout(), self.offer_again_ns];
         both.into_iter().flatten().min()
@@ -484,4 +503,75 @@ fn ended(export: u32, name: &str, why: CloseReason, count: u32) -> RunEvent {
         _ => format!(" ({} more ended since the last such line)", count - 1),
     };
     RunEvent::Note(format!("export {export}: {name}: {why}{more}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::export::ExportConfig;
+    use engine::host::{HostConfig, Multipath};
+    use engine::limits::EXPORT_ARENA_MIN;
+    use nvme::host::{Digests, HostIdentity};
+    use runtime::limits::MAILBOX_MAX;
+
+    struct NoMemory;
+
+    impl Memory for NoMemory {
+        fn bytes(&self, _: engine::Span) -> &[u8] {
+            &[]
+        }
+        fn bytes_mut(&mut self, _: engine::Span) -> &mut [u8] {
+            &mut []
+        }
+    }
+
+    fn turn(machine: &mut RunMachine) -> Option<Output> {
+        (0..8).find_map(|at| {
+            Machine::turn(machine, &mut NoMemory, 1 + at);
+            Machine::poll_output(machine)
+        })
+    }
+
+    /// The message that a core leaves is the last one to core 0, whose mailbox is full.
+    #[test]
+    fn core_ends_once_its_messages_are_sent() {
+        let (first, mailbox) = Mailbox::new("core 0").unwrap();
+        let (own, _mailbox) = Mailbox::new("core 1").unwrap();
+        let enough = || RunControl::Explain(0, None);
+        (0..MAILBOX_MAX).for_each(|_| drop(first.try_send(enough())));
+        let host = HostConfig {
+            core: 1,
+            cores: 2,
+            identity: HostIdentity {
+                nqn: "nqn.2014-08.org.nvmexpress:uuid:1".into(),
+                id: [7; 16],
+            },
+            digests: Digests::default(),
+            kato_ms: 5_000,
+            connect_timeout_ns: 1,
+            io_timeout_ns: 10_000_000_000,
+            io_max: 1,
+            scratch: engine::Span::default(),
+            volumes: Vec::new(),
+        };
+        let export = ExportConfig {
+            clients_max: 1,
+            requests_max: 1,
+            arena_bytes: EXPORT_ARENA_MIN,
+        };
+        let engine = Core::new(Multipath::new(host), 0, export);
+        let (events, _events) = mpsc::channel();
+        let board = Arc::new(Board::new(&[0, 0], 0));
+        let mut machine = RunMachine::new(engine, 1, vec![first, own], events, board);
+        let stop = RunControl::Export(ExportControl::Stop(0));
+        Machine::handle_control(&mut machine, stop, 1);
+        assert_eq!(
+            turn(&mut machine),
+            None,
+            "core 0 does not know that it ends"
+        );
+        assert!(machine.offer_again_ns.is_some());
+        drop(mailbox);
+        assert_eq!(turn(&mut machine), Some(Output::Stop));
+    }
 }

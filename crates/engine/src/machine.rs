@@ -327,6 +327,11 @@ pub trait Around {
     /// As [`Machine::turn`].
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64);
 
+    /// As [`Machine::poll_output`].
+    #[inline]
+    fn poll_output(&mut self) -> Option<Output> {
+        self.inner_mut().poll_output()
+    }
     /// As [`Machine::poll_timeout`].
     fn poll_timeout(&self) -> Option<u64> {
         self.inner().poll_timeout()
@@ -410,7 +415,7 @@ impl<M: Around> Machine for M {
     }
     #[inline]
     fn poll_output(&mut self) -> Option<Output> {
-        self.inner_mut().poll_output()
+        Around::poll_output(self)
     }
     #[inline]
     fn poll_timeout(&self) -> Option<u64> {
