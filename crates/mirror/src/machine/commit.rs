@@ -13,7 +13,7 @@ use super::planted::{Bug, has};
 use super::startup::StartState;
 use super::{Mirror, News, Output};
 use crate::Superblock;
-use crate::history::Seen;
+use crate::history::{Seen, Standing};
 use crate::superblock::EntryState;
 use block::Outcome;
 
@@ -171,8 +171,7 @@ impl Mirror {
         }
         for (slot, entry) in now.entries() {
             let there = self.legs.writable().has(slot);
-            let leg = self.legs.get(slot);
-            let seen = leg.map_or(Seen::default(), |leg| leg.committed.seen());
+            let seen = self.seen_by(slot, entry.state);
             let step = self.legs.rebuild(slot).map(Rebuild::step);
             let changed = match entry.state {
                 _ if self.changes.removing.has(slot) => next.removed(slot),
@@ -224,6 +223,29 @@ impl Mirror {
             || next.bad != now.bad;
         next.event = self.generation.proposed().event + u64::from(!has(Bug::SameEvent));
         changed.then_some(next)
+    }
+
+    /// The generation that a leg has for certain. A leg shows what it had before the start until
+    /// it is written: then the lineage may be one that the history has forgotten, or, of a leg that
+    /// was given up, one that is none of this mirror. Neither is looked up: the entry has it.
+    fn seen_by(&self, slot: u8, entry: EntryState) -> Seen {
+        let now = self.generation.committed();
+        let own = self.legs.get(slot).map(|leg| leg.committed.seen());
+        let own = own.map(|own| Seen {
+            event: own.event.min(now.event),
+            ..own
+        });
+        let is_within = |own: &Seen| {
+            let standing = now.history.standing(own.event, own.lineage, now.event);
+            standing == Standing::Within
+        };
+        own.filter(is_within).unwrap_or(match entry {
+            EntryState::InSync => now.seen(),
+            EntryState::Rebuilding(lack) | EntryState::Stale(lack) => Seen {
+                event: lack.seen_event,
+                lineage: lack.seen_lineage,
+            },
+        })
     }
 
     /// Writes the state to `legs`, as a stage.

@@ -1,11 +1,12 @@
 //! Legs that return by hand: whose record is on them, and how far ahead it is.
 use super::super::super::assembly::tests::legs;
+use super::super::super::assembly::{Wishes, assemble};
 use super::super::super::copies::Chosen;
-use super::super::super::ownership::Terms;
+use super::super::super::ownership::{Ownership, Terms};
 use super::super::super::superblock::Owner;
 use super::super::super::{Id, Label, Superblock};
 use super::super::*;
-use super::rules::{BLOCK, MS, end, run, started_on, started_with, well};
+use super::rules::{BLOCK, MS, end, owner, run, started_on, started_with, well};
 use alloc::vec::Vec;
 
 const INTERVAL: u64 = 5000 * MS;
@@ -140,4 +141,80 @@ fn removed_leg_at_the_start_leaves_its_slot_alone() {
     let mirror = started_with(given.to_vec(), &[], Config::new(6), Terms::default(), 0);
     assert_eq!(mirror.place(1), Some(place));
     assert!(mirror.may_read(1));
+}
+
+/// A mirror of two legs whose leg 1 takes no superblock: what leg 0 says of it in the end.
+fn said_of_leg_that_fails(given: [Superblock; 2], wishes: Wishes) -> Superblock {
+    let assembly = assemble(&given.map(Ok), wishes).unwrap();
+    let chosen = given.map(|superblock| Chosen {
+        superblock,
+        copy: 0,
+        other: Ok(0),
+    });
+    let start = Start {
+        assembly: &assembly,
+        late_until_ns: &[],
+        given: &chosen.map(Ok),
+        lineage: 2,
+        terms: Terms::default(),
+    };
+    let mut mirror = Mirror::start(&start, Ownership::acquired(owner()), Config::new(6), 0);
+    let mut tries = 0;
+    for now_ns in (0..2_000).map(|at| at * MS) {
+        mirror.handle_timeout(now_ns);
+        while let Some(output) = mirror.poll_output(now_ns) {
+            match output {
+                Output::ReadSuperblocks(ticket) if ticket.leg == 1 && !ticket.is_heartbeat() => {
+                    mirror.handle_superblocks(ticket, &Ok(chosen[1]), now_ns);
+                }
+                other => end(&mut mirror, other, now_ns, &mut |output, leg| {
+                    if leg == 1 && matches!(output, Output::Superblock(..)) {
+                        tries += 1;
+                        return Some(Outcome::PathError);
+                    }
+                    well(output, leg)
+                }),
+            }
+        }
+    }
+    assert!(tries > 0, "its rebuild began");
+    let state = mirror.legs[0].committed;
+    let crc = crc_fast::crc32_iscsi;
+    assert_eq!(Superblock::parse(&state.encode(0, crc), 0, crc), Ok(state));
+    state
+}
+
+/// The half that was given up has more generations than the other one.
+#[test]
+fn t17_half_that_was_given_up_is_not_taken_for_known() {
+    let base = legs(2);
+    let a = base[0].begun(11).without(1, base[0].seen()).unwrap();
+    for lineages in [0, 5] {
+        let mut b = base[0].begun(12).without(0, base[0].seen()).unwrap();
+        for lineage in 0..lineages {
+            b = b.stopped().begun(100 + lineage);
+        }
+        let given = [a.on(0, base[0].place), b.on(1, base[1].place)];
+        let wishes = Wishes {
+            discard: Some(1),
+            ..Wishes::default()
+        };
+        let a = said_of_leg_that_fails(given, wishes);
+        let parted = assemble(&[Ok(a), Ok(given[1])], Wishes::default());
+        assert!(parted.is_err(), "{lineages}: {parted:?}");
+    }
+}
+
+/// It returns, is lost before it is written, and returns again, after so many lineages that its
+/// own is forgotten.
+#[test]
+fn leg_that_fails_when_it_returns_stays_known_however_long_it_was_away() {
+    let base = legs(2);
+    let mut a = base[0].without(1, base[0].seen()).unwrap();
+    for lineage in 0..40 {
+        a = a.stopped().begun(100 + lineage);
+    }
+    let given = [a.on(0, base[0].place), base[0].on(1, base[1].place)];
+    let a = said_of_leg_that_fails(given, Wishes::default());
+    assert!(assemble(&[Ok(a), Ok(given[1])], Wishes::default()).is_ok());
 }
