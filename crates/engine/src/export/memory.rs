@@ -91,10 +91,10 @@ impl Pool {
     /// Memory of its client's own for a request, or none where it needs none.
     #[inline]
     fn take_own(&mut self, work: &mut Work, client: &mut Client) -> bool {
-        if work.need == 0 {
+        if work.need() == 0 {
             return true;
         }
-        if client.own_used || work.need > self.own_bytes {
+        if client.own_used || work.need() > self.own_bytes {
             return false;
         }
         client.own_used = true;
@@ -106,10 +106,10 @@ impl Pool {
     /// All memory of a request of what is shared, if its client may have that, and it is there.
     #[inline]
     fn take_shared(&mut self, work: &mut Work, client: &mut Client, now_ns: u64) -> bool {
-        let (holding, free) = (client.held + work.need, self.shared.free_bytes());
+        let (holding, free) = (client.held + work.need(), self.shared.free_bytes());
         // Whether clients move data is asked for only where that counts.
         let may = holding + self.kept <= free
-            || (holding <= free && client.turns_over(work.need, now_ns));
+            || (holding <= free && client.turns_over(work.need(), now_ns));
         let taken = may && work.allocate(&mut self.shared);
         if taken {
             client.held = holding;
@@ -153,7 +153,7 @@ impl NbdServer {
         let client = &mut self.clients[usize::from(work.client)];
         let now_ns = self.course.now_ns;
         self.pool.take_own(work, client)
-            || (self.pool.line.is_empty() || client.turns_over(work.need, now_ns))
+            || (self.pool.line.is_empty() || client.turns_over(work.need(), now_ns))
                 && self.pool.take_shared(work, client, now_ns)
     }
 
@@ -173,7 +173,7 @@ impl NbdServer {
 
     /// Bytes of the arena that a request takes.
     fn need(&self, ticket: u32) -> u64 {
-        self.table[ticket].need
+        self.table[ticket].need()
     }
 
     /// Shared memory that must be free: one request each is allowed when it is there; then, as
@@ -191,7 +191,7 @@ impl NbdServer {
     /// Whether what its client would hold comes back soon.
     fn turns_over(&self, ticket: u32) -> bool {
         let work = &self.table[ticket];
-        self.clients[usize::from(work.client)].turns_over(work.need, self.course.now_ns)
+        self.clients[usize::from(work.client)].turns_over(work.need(), self.course.now_ns)
     }
 
     /// Payload of a client has moved.
@@ -320,7 +320,7 @@ impl NbdServer {
     /// Nothing refers to a request's memory any more.
     pub(super) fn release(&mut self, ticket: u32) {
         let work = &mut self.table[ticket];
-        let (client, stage, need) = (work.client, work.pipeline.stage(), work.need);
+        let (client, stage, need) = (work.client, work.pipeline.stage(), work.need());
         work.pipeline.enter(Stage::Free);
         if stage == Stage::Memory {
             // A write whose client went away.

@@ -33,10 +33,6 @@ pub(super) struct Work {
     pub request: Request,
     /// Bytes of its blocks, as they were when the request began.
     pub block: u32,
-    /// Bytes of data that need memory.
-    data: u64,
-    /// Bytes of the arena that it takes.
-    pub need: u64,
     /// Its memory is its client's own.
     pub own: bool,
     /// Memory of it that legs of a mirror have though their I/Os have ended.
@@ -61,8 +57,6 @@ impl Work {
             client: 0,
             request: Request::flush(0),
             block: 512,
-            data: 0,
-            need: 0,
             own: false,
             debt: None,
             first: Span::default(),
@@ -113,11 +107,6 @@ impl Work {
         if matches!(request.kind, Kind::Write | Kind::WriteZeroes) && !is_whole {
             self.find_edges(down(offset), down(end - 1));
         }
-        self.data = match request.kind {
-            Kind::Read | Kind::Write => touched.end - touched.start,
-            _ => 0,
-        };
-        self.need = self.memory();
     }
 
     /// A change may cover its first and its last block partly.
@@ -165,10 +154,23 @@ impl Work {
         )
     }
 
-    /// Bytes of the arena for its data and the blocks that it covers partly.
-    fn memory(&self) -> u64 {
+    /// Bytes of data that need memory.
+    #[inline]
+    fn data(&self) -> u64 {
+        match self.request.kind {
+            Kind::Read | Kind::Write => {
+                let range = self.pipeline.range();
+                range.end - range.start
+            }
+            _ => 0,
+        }
+    }
+
+    /// Bytes of the arena that it takes: for its data, and for the blocks that it covers partly.
+    #[inline]
+    pub fn need(&self) -> u64 {
+        let data = self.data();
         let edges = u64::from(self.edge_count) * Buddy::block_bytes(self.block);
-        let data = self.data;
         let (whole, rest) = (data / u64::from(BUFFER_MAX), data % u64::from(BUFFER_MAX));
         let rest = if rest > 0 {
             Buddy::block_bytes(rest as u32)
@@ -181,17 +183,17 @@ impl Work {
     /// Takes all of its memory, or none.
     #[inline]
     pub fn allocate(&mut self, buddy: &mut Buddy) -> bool {
-        if self.edge_count > 0 || !(1..=BUFFER_MAX.into()).contains(&self.data) {
+        if self.edge_count > 0 || !(1..=BUFFER_MAX.into()).contains(&self.data()) {
             return self.allocate_pieces(buddy);
         }
-        let span = buddy.allocate(self.data as u32);
+        let span = buddy.allocate(self.data() as u32);
         self.first = span.unwrap_or(self.first);
         span.is_some()
     }
 
     /// More than one buffer, or none.
     fn allocate_pieces(&mut self, buddy: &mut Buddy) -> bool {
-        let (data, block) = (self.data, self.block);
+        let (data, block) = (self.data(), self.block);
         let count = data.div_ceil(u64::from(BUFFER_MAX));
         self.rest.reserve((count as usize).saturating_sub(1));
         let mut taken = 0;
@@ -224,7 +226,7 @@ impl Work {
     /// Takes its memory from what is its client's own, from byte `at` of the arena.
     pub fn allocate_own(&mut self, at: u64) {
         self.own = true;
-        let (block, len) = (self.block, self.data as u32);
+        let (block, len) = (self.block, self.data() as u32);
         self.first = Span { at, len };
         let mut at = at + if len > 0 { Buddy::block_bytes(len) } else { 0 };
         for edge in &mut self.edges[..usize::from(self.edge_count)] {
@@ -235,7 +237,7 @@ impl Work {
 
     /// All of its memory, of which nothing is known here any more.
     pub fn move_memory(&mut self, spans: &mut Vec<Span>) {
-        let first = (self.data > 0).then_some(self.first);
+        let first = (self.data() > 0).then_some(self.first);
         let edges = &self.edges[..usize::from(self.edge_count)];
         spans.extend(first);
         spans.append(&mut self.rest);
@@ -245,9 +247,9 @@ impl Work {
     /// Gives back all of its memory, which isn't its client's own.
     #[inline]
     pub fn free(&mut self, buddy: &mut Buddy) {
-        if self.edge_count > 0 || self.data > BUFFER_MAX.into() {
-            self.give_back(self.data > 0, self.edge_count, buddy);
-        } else if self.data > 0 {
+        if self.edge_count > 0 || self.data() > BUFFER_MAX.into() {
+            self.give_back(self.data() > 0, self.edge_count, buddy);
+        } else if self.data() > 0 {
             buddy.free(self.first);
         }
     }
@@ -381,7 +383,7 @@ mod tests {
             let mut work = Work::new();
             let kind = if write { Kind::Write } else { Kind::Read };
             work.begin(0, 0, request(kind, offset, length), 4096);
-            let need = work.need;
+            let need = work.need();
             let got = work.allocate(&mut buddy);
             prop_assert_eq!(got, need <= room << 20);
             if got {
