@@ -21,12 +21,9 @@ pub struct Column {
     pub knobs: Knobs,
     /// Late reads get second copies.
     pub hedged: bool,
-    /// Runs for so long, and on a machine that was up before; else as the scenario says.
+    /// Runs for so long; else as the scenario says.
     pub long: Option<Long>,
 }
-
-/// How long a machine has been up when a long run begins.
-const UPTIME_NS: u64 = 3_600_000_000_000;
 
 impl Column {
     fn way(&self) -> Way {
@@ -148,13 +145,9 @@ pub fn measure(
         let (scenario, policy) = (&scenarios[row], column.policy);
         let fits = policy.check(scenario.plan.paths.len());
         fits.map_err(|why| anyhow!("{}: {policy}: {why}", scenario.name))?;
-        let tally = match &column.long {
-            Some(long) => {
-                let plan = long.of(&scenario.plan);
-                sim::run_after(&plan, &column.way(), seed, UPTIME_NS)
-            }
-            None => sim::run(&scenario.plan, &column.way(), seed),
-        };
+        let long = column.long.map(|long| long.of(&scenario.plan));
+        let plan = long.as_ref().unwrap_or(&scenario.plan);
+        let tally = sim::run(plan, &column.way(), seed);
         let tally = tally.map_err(|why| anyhow!("{}: {why}", scenario.name))?;
         one_more();
         Ok(tally)

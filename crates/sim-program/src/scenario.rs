@@ -45,8 +45,8 @@ pub struct Scenario {
     pub bound_elsewhere: Option<f64>,
 }
 
-/// Times of runs with the default window of `weighted-latency`, on a machine that has been up for
-/// longer than it. Other policies and the bound have those of the plan.
+/// Times of runs with the default window of `weighted-latency`. Other policies and the bound have
+/// those of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Long {
     /// Not measured at the beginning.

@@ -268,15 +268,3 @@ fn replaying_keeps_off_a_far_path_until_waiting_costs_more() {
     let (ios, all) = far(&plan);
     assert!((all / 3..all / 2).contains(&ios), "{ios} of {all}");
 }
-
-/// Row A3: the first sample ends a window alone if the machine has been up for a window before.
-#[test]
-fn uptime_weighted_latency_weighs_at_once() {
-    let mut far = plan(2, vec![job(2, 8)]);
-    far.paths[1].delay_ns = 5 * MS;
-    let way = Way::policy(Policy::WEIGHTED_LATENCY);
-    let share = |tally: Tally| tally.share()[0];
-    let cold = share(run(&far, &way, 1).unwrap());
-    let up = share(run_after(&far, &way, 1, 15_000 * MS).unwrap());
-    assert!(up > 900 && cold < 600, "{up} {cold}");
-}

@@ -142,8 +142,6 @@ struct World<'a> {
     rules: Option<Rules>,
     replay: Option<Replay>,
     policy: Option<(Policy, Knobs)>,
-    /// Added to the time that policies see.
-    uptime_ns: u64,
     /// Late reads get second copies.
     hedges: bool,
     truth: Vec<Truth>,
@@ -157,18 +155,8 @@ struct World<'a> {
 /// # Errors
 /// The plan is no world.
 pub fn run(plan: &Plan, way: &Way, seed: u64) -> Result<Tally, PlanError> {
-    run_after(plan, way, seed, 0)
-}
-
-/// As [`run`], on machines that have been up for `uptime_ns` when the world begins: the first
-/// window of `weighted-latency` is measured from their start (row A3).
-///
-/// # Errors
-/// As [`run`].
-pub fn run_after(plan: &Plan, way: &Way, seed: u64, uptime_ns: u64) -> Result<Tally, PlanError> {
     plan.check()?;
     let mut world = World::new(plan, way, seed);
-    world.uptime_ns = uptime_ns;
     world.begin();
     let end_ns = plan.warm_ns + plan.run_ns;
     while let Some((at_ns, event)) = world.queue.pop() {
@@ -204,7 +192,6 @@ impl<'a> World<'a> {
             rules,
             replay: replay(plan, way),
             policy,
-            uptime_ns: 0,
             hedges: matches!(way, Way::Hedged(..)),
             truth: vec![Truth::default(); count],
             parked: Vec::new(),

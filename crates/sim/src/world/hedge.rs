@@ -62,10 +62,7 @@ impl World<'_> {
             return;
         }
         let slot = self.slots[io.slot as usize];
-        let (request, path) = (
-            slot.request(self.now_ns + self.uptime_ns),
-            PathIndex(slot.path),
-        );
+        let (request, path) = (slot.request(self.now_ns), PathIndex(slot.path));
         // A slot for it before it is booked.
         let Some(copy) = self.take(slot) else {
             return;

@@ -32,7 +32,7 @@ impl World<'_> {
             return rules.choose(self.plan, &self.truth, wanted(slot, self.now_ns));
         }
         let slot = *slot;
-        let request = slot.request(self.now_ns + self.uptime_ns);
+        let request = slot.request(self.now_ns);
         let (selector, views) = self.selector(&slot)?;
         let chosen = selector.select(&request, views)?;
         self.slots[index as usize].ticket = selector.ticket();
@@ -280,7 +280,7 @@ impl World<'_> {
             group: group(&slot),
             latency_ns: self.now_ns - slot.placed_ns,
             ended,
-            now_ns: self.now_ns + self.uptime_ns,
+            now_ns: self.now_ns,
             ticket: slot.ticket,
             gap_ns: slot
                 .back_ns
