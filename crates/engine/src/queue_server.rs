@@ -90,11 +90,23 @@ enum Presence {
     Gone,
 }
 
+/// What came of asking for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grant {
+    Taken,
+    /// The namespace has its half: commands of others go on.
+    AtHalf,
+    /// There is no block of that size.
+    NoRoom,
+}
+
 struct Namespace {
     volume: u16,
     presence: Presence,
     /// Bytes of memory that its commands have.
     held: u64,
+    /// The last pass over waiting commands in which one of its was left.
+    left_in: u64,
     counters: QueueCounters,
 }
 
@@ -125,8 +137,10 @@ pub struct QueueServer {
     slots: SlotQueues,
     /// Requests that wait for memory.
     waiting: VecDeque<u32>,
-    /// Memory may have become free since they were looked at.
-    has_freed: bool,
+    /// Some of them may have become able to go on since they were looked at.
+    may_grant: bool,
+    /// How often they were looked at.
+    passes: u64,
     /// A write has begun since the last turn.
     has_loaded: bool,
     /// Writes whose payload is to be copied.
@@ -146,7 +160,8 @@ impl QueueServer {
             clients: Vec::new(),
             slots: SlotQueues::default(),
             waiting: VecDeque::new(),
-            has_freed: false,
+            may_grant: false,
+            passes: 0,
             has_loaded: false,
             loads: VecDeque::new(),
             done: VecDeque::new(),
@@ -181,7 +196,7 @@ impl QueueServer {
 
     /// Whether the turn of something has come that nothing else tells.
     pub(crate) fn has_more(&self) -> bool {
-        self.has_loaded || self.has_freed && !self.waiting.is_empty()
+        self.has_loaded || self.may_grant && !self.waiting.is_empty()
     }
 
     /// Opens a queue, with a number that none has.
@@ -232,6 +247,7 @@ impl QueueServer {
             volume,
             presence: Presence::Served,
             held: 0,
+            left_in: 0,
             counters: QueueCounters::default(),
         });
         assert!(before.is_none(), "namespace {number} was there");
@@ -294,7 +310,9 @@ impl QueueServer {
             return self.place(devices, id, now_ns);
         }
         self.requests[id].pipeline.enter(Stage::Memory);
-        if !self.waiting.is_empty() || !self.take_memory(id) {
+        // Behind others it is looked at in its order.
+        self.may_grant |= !self.waiting.is_empty();
+        if !self.waiting.is_empty() || self.take_memory(id) != Grant::Taken {
             let (queue, namespace) = (self.requests[id].of.queue, self.requests[id].of.namespace);
             self.client(queue).waiting += 1;
             self.namespace(namespace).counters.waited_buffer += 1;
@@ -324,25 +342,25 @@ impl QueueServer {
         pipeline.begin(volume, op, range);
     }
 
-    /// Memory for the payload of a request; whether there is some.
-    fn take_memory(&mut self, id: u32) -> bool {
+    /// Memory for the payload of a request.
+    fn take_memory(&mut self, id: u32) -> Grant {
         let of = &self.requests[id].of;
         let (namespace, len) = (of.namespace, of.payload());
         let half = self.bytes / 2;
         let own = self.namespace(namespace).held;
         let block = Buddy::block_bytes(len);
         if own > 0 && own + block > half {
-            return false;
+            return Grant::AtHalf;
         }
         let Some(span) = self.buffers.allocate(len) else {
-            return false;
+            return Grant::NoRoom;
         };
         self.namespace(namespace).held += block;
         self.requests[id].span = Span {
             at: self.arena_at + span.at,
             len,
         };
-        true
+        Grant::Taken
     }
 
     fn has_memory(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
@@ -619,7 +637,7 @@ impl QueueServer {
             });
             let block = Buddy::block_bytes(it.span.len);
             self.namespace(it.of.namespace).held -= block;
-            self.has_freed = true;
+            self.may_grant = true;
         }
     }
 
@@ -657,6 +675,7 @@ impl QueueServer {
             if self.requests[id].pipeline.stage() == Stage::Memory {
                 self.client(queue).waiting -= 1;
                 self.waiting.retain(|it| *it != id);
+                self.may_grant = true;
             }
             self.loads.retain(|it| *it != id);
             let it = &mut self.requests[id];
@@ -689,24 +708,34 @@ impl QueueServer {
         any
     }
 
-    /// Gives memory that has become free to requests that wait for it; whether any got some.
+    /// Gives memory to requests that wait for it, in the order in which they came; whether any got
+    /// some. Where there is no room for one, those behind it wait too: else large ones never got
+    /// any. Those of a namespace that has its half are in the way of its own only.
     fn grant_memory(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
-        if !core::mem::take(&mut self.has_freed) {
+        if !core::mem::take(&mut self.may_grant) {
             return false;
         }
-        let mut any = false;
-        for _ in 0..self.waiting.len() {
-            let Some(id) = self.waiting.pop_front() else {
-                break;
+        self.passes += 1;
+        let (pass, mut any, mut at) = (self.passes, false, 0);
+        while let Some(&id) = self.waiting.get(at) {
+            let (queue, number) = (self.requests[id].of.queue, self.requests[id].of.namespace);
+            let grant = match self.namespace(number).left_in == pass {
+                true => Grant::AtHalf,
+                false => self.take_memory(id),
             };
-            if !self.take_memory(id) {
-                self.waiting.push_back(id);
-                continue;
+            match grant {
+                Grant::Taken => {
+                    any = true;
+                    self.waiting.remove(at);
+                    self.client(queue).waiting -= 1;
+                    self.has_memory(devices, id, now_ns);
+                }
+                Grant::AtHalf => {
+                    self.namespace(number).left_in = pass;
+                    at += 1;
+                }
+                Grant::NoRoom => break,
             }
-            any = true;
-            let queue = self.requests[id].of.queue;
-            self.client(queue).waiting -= 1;
-            self.has_memory(devices, id, now_ns);
         }
         any
     }

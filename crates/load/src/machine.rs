@@ -351,7 +351,7 @@ mod tests {
     /// One loop turn; the device requests that came of it.
     fn turn(machine: &mut LoadMachine, arena: &mut Vec<u8>, now_ns: u64) -> Vec<u32> {
         Machine::turn(machine, arena, now_ns);
-        let outputs = std::iter::from_fn(|| machine.poll_output());
+        let outputs = std::iter::from_fn(|| Machine::poll_output(machine));
         let device = |output| match output {
             Output::Device(request) => Some(request.id),
             _ => None,

@@ -2,7 +2,7 @@
 use crate::common::{Address, BLOCK, HOST, MS, SECOND};
 use crate::matrix::queue::QueueClient;
 use crate::matrix::stage::{Op, at, pattern};
-use crate::nvme_server::rig::{Below, QUEUE, QUEUE_NAMESPACE, Rig, Setup};
+use crate::nvme_server::rig::{Below, QUEUE, QUEUE_NAMESPACE, Rig, Setup, volume};
 use nvme::wire::Status;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,6 +102,29 @@ fn commands_wait_for_memory_and_all_end() {
     }
     assert!(!is_short(&rig, QUEUE));
     assert_eq!(rig.used(), 0);
+}
+
+/// The other one has room, though commands of the first wait.
+#[test]
+fn namespace_that_has_its_half_is_not_in_the_way_of_another() {
+    let (mut rig, mut client, _) = rig(Below::Local);
+    let other = QUEUE_NAMESPACE + 1;
+    let mut core = rig.core.borrow_mut();
+    core.queues().add_namespace(other, volume(Below::Local));
+    drop(core);
+    rig.slow(50 * MS);
+    let (bytes, data) = (256 * BLOCK, pattern(0, 256, 1));
+    for number in 0..2 {
+        client.start(&mut rig, number, Op::Write, (0, bytes), &data);
+    }
+    client.namespace = other;
+    client.start_on(&mut rig, OTHER, 2, (Op::Read, (0, BLOCK), &[]));
+    for _ in 0..60 {
+        rig.pass(MS);
+        client.exchange(&mut rig);
+    }
+    assert!(client.has_ended(0) && !client.has_ended(1));
+    assert!(client.has_ended(2), "it waited for the other namespace");
 }
 
 /// Its payload was not copied yet.

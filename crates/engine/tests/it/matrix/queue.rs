@@ -1,7 +1,7 @@
 //! A queue's client: it has commands under way, and memory of its own for each.
 use super::stage::Op;
 use crate::common::HOST;
-use crate::nvme_server::rig::{QUEUE, QUEUE_NAMESPACE, Rig};
+use crate::nvme_server::rig::{QUEUE, Rig};
 use engine::{QueueCommand, QueueOp};
 use nvme::wire::Status;
 use std::collections::BTreeMap;
@@ -14,6 +14,8 @@ pub struct QueueClient {
     /// Payload of writes that wait to be copied, by number.
     payload: BTreeMap<u16, Vec<u8>>,
     ended: Vec<Ended>,
+    /// Of its next commands; by default [`QUEUE_NAMESPACE`](crate::nvme_server::rig).
+    pub namespace: u32,
 }
 
 impl QueueClient {
@@ -44,7 +46,7 @@ impl QueueClient {
             queue,
             cid: number,
             tag: number.into(),
-            namespace: QUEUE_NAMESPACE,
+            namespace: self.namespace,
             op,
             offset: at.0,
             length: at.1.into(),
