@@ -35,7 +35,7 @@ pub(super) struct Client {
     /// A request has what is its own.
     pub own_used: bool,
     /// Its requests that have ended, and whose memory somebody still has.
-    pub lent: u32,
+    pub lent: u16,
     /// Its requests that wait for memory, in the order of asking.
     pub waiting: VecDeque<u32>,
     /// In the line for the shared arena.
