@@ -40,7 +40,7 @@ pub struct Shape {
 }
 
 impl EngineNamespace {
-    /// Whose device has not been ready.
+    /// One of a device that has not been ready.
     pub fn new(number: u32, name: String) -> Self {
         let shape = Mutex::default();
         Self {

@@ -90,7 +90,7 @@ enum Presence {
     Gone,
 }
 
-/// What came of asking for memory.
+/// The answer to a request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grant {
     Taken,
@@ -769,7 +769,7 @@ impl QueueServer {
         }
         if let Some(it) = self.wrote(queue, namespace) {
             if it.is_flushed() {
-                // What was lost before is none of what it has yet to flush.
+                // Writes that were lost before are none of those that it has yet to flush.
                 it.given_up = given_up;
             }
             it.under_way += 1;

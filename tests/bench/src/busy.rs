@@ -2,7 +2,8 @@
 //! time from target and host.
 //!
 //! # Contract
-//! `braid demo` measures all policies in each round, so that a ratio is of two windows of one round.
+//! `braid demo` measures all policies in each round, so that a ratio is of two windows of one
+//! round.
 //! A cell is a number of loops, a number of the host's cores and an operation. Its ratio is that of
 //! `soonest` to the best other policy of the same round; the median over rounds is shown, and the
 //! geometric mean over cells. `best` is the policy that was the best of the others most often.

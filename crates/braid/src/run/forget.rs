@@ -5,8 +5,9 @@
 //! # Contract
 //! A choice that is forgotten is taken back in the engine first: what can fail is done before
 //! anything is forgotten, and if it fails, all holds as before. Exports that came or went by verb
-//! are listed; they end with the engine, or by `export add` and `export remove`. What a mirror keeps
-//! on its legs is listed and forgotten while it runs; since when it holds is not known.
+//! are listed; they end with the engine, or by `export add` and `export remove`. Settings that a
+//! mirror keeps on its legs are listed and forgotten while it runs; since when they hold is not
+//! known.
 use super::call::{DiffParams, ForgetParams};
 use super::choices::{Choices, Difference};
 use super::config::{Config, Export, Volume};
@@ -136,7 +137,8 @@ impl Service {
         Ok(json!({"differences": all}))
     }
 
-    /// What mirrors keep on their legs, by their names. Of one whose core does not answer nothing.
+    /// Settings that mirrors keep on their legs, by their names; none of one whose core does not
+    /// answer.
     fn differences_of_mirrors(&self) -> BTreeMap<String, Vec<Difference>> {
         let cores = self.senders.report().unwrap_or_default();
         let all = cores.iter().flat_map(|it| &it.mirrors);
@@ -226,7 +228,7 @@ impl Service {
     }
 }
 
-/// What a mirror keeps on its legs, as it can be forgotten.
+/// Settings that a mirror keeps on its legs, as they can be forgotten.
 const KEPT_BY_MIRRORS: [&str; 3] = ["policy", "speed", "legs"];
 
 /// A volume is to be without what was chosen of it.

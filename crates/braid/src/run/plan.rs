@@ -2,9 +2,9 @@
 //!
 //! # Contract
 //! [`plan`] has first what can fail: volumes open, paths join, exports listen or change, paths are
-//! set aside, mirrors that were stopped start, settings of mirrors change, legs join, paths leave, of which those that are in
-//! use leave first, since others may not connect again, legs leave, and mirrors stop. Each of these
-//! steps can be taken back ([`Change::undo`]), so
+//! set aside, mirrors that were stopped start, settings of mirrors change, legs join, paths leave,
+//! of which those that are in use leave first, since others may not connect again, legs leave, and
+//! mirrors stop. Each of these steps can be taken back ([`Change::undo`]), so
 //! a plan that is carried out in order, and taken back in reverse where a step fails, ends with the
 //! engine as desired or as it was. The last steps can't fail.
 //!

@@ -95,7 +95,7 @@ impl NbdServer {
                 continue;
             }
             if it.closed {
-                // What it asked for before its DISC is executed yet.
+                // Requests before its DISC are executed yet.
                 it.end = self.arrivals.read_until(now_ns.saturating_add(END_READ_NS));
             } else {
                 self.arrivals.checks += 1;

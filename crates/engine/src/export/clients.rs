@@ -533,8 +533,8 @@ impl NbdServer {
         }
     }
 
-    /// What a client asked for and did not begin is dropped; the other cores are told of what is
-    /// under way.
+    /// Requests of a client that have not begun are dropped; the other cores are told of those
+    /// that are under way.
     pub(super) fn break_off(&mut self, devices: &mut Devices, client: u16) {
         self.clients[usize::from(client)].broken = true;
         self.show_changes_of(devices, client);

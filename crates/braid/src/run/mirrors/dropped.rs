@@ -11,7 +11,7 @@ use crate::run::config::Volume;
 use crate::run::service::Service;
 use engine::mirror::{LegReport, LegStatus};
 
-/// What a leg is that the configuration drops.
+/// A leg that the configuration drops.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dropped {
     /// It is a leg. `is_ours`: its file or device has this mirror's superblock, so what is there
@@ -30,8 +30,8 @@ fn has_own_superblock(leg: &LegReport) -> bool {
 }
 
 impl Service {
-    /// What a leg of the file is: a leg, what is in its place, or one that could not be opened when
-    /// its mirror was started again.
+    /// The kind of a leg of the file: a leg, what is in its place, or one that could not be opened
+    /// when its mirror was started again.
     ///
     /// # Errors
     /// The mirror does not run, or can't be written.

@@ -539,7 +539,7 @@ fn a_device_that_does_not_answer_is_given_up_but_keeps_its_memory() {
     assert_eq!(rig.done[0].outcome, Outcome::Done);
 }
 
-/// What the engine before has lost fails the first flush of one core, and no core keeps it after.
+/// A loss of the engine before fails the first flush of one core, and no core keeps it after.
 #[test]
 fn t13_loss_of_the_engine_before_is_told_once() {
     let mut it = Fleet::of(3, 1, target(1), |host| {

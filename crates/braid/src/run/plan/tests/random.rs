@@ -456,7 +456,7 @@ proptest! {
         let without = |mut world: World| {
             let paths = world.values_mut().flat_map(|it| it.paths.values_mut());
             paths.for_each(|it| it.0 = false);
-            // What a mirror keeps is not known while it does not run.
+            // A mirror's settings are not known while it does not run.
             let now = engine.now();
             let is_known = now.volume("m").is_some_and(|it| it.settings.is_some());
             let all = world.values_mut().filter(|it| !it.runs || !is_known);

@@ -359,7 +359,7 @@ fn orders_to_a_stopped_mirror_are_refused() {
     end(engine);
 }
 
-/// What a mirror keeps on its legs is a difference from its file like others.
+/// Settings that a mirror keeps on its legs differ from its file as others do.
 #[test]
 fn kept_settings_are_listed_and_forgotten() {
     let Some(place) = Place::new() else {
