@@ -562,7 +562,13 @@ mod tests {
         let engine = Core::new(Multipath::new(host), 0, export);
         let (events, _events) = mpsc::channel();
         let board = Arc::new(Board::new(&[0, 0], 0));
-        let mut machine = RunMachine::new(engine, 1, vec![first, own], events, board);
+        let mut machine = RunMachine::new(
+            (engine, CoreQueues::new().unwrap()),
+            1,
+            vec![first, own],
+            events,
+            board,
+        );
         let stop = RunControl::Export(ExportControl::Stop(0));
         Machine::handle_control(&mut machine, stop, 1);
         assert_eq!(

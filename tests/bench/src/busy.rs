@@ -158,9 +158,12 @@ impl Drop for Loops {
 mod tests {
     use super::*;
 
+    fn cell_of(policy: &str, rounds: [f64; 3]) -> Value {
+        json!({"policy": policy, "op": "read", "rounds_mib_s": rounds})
+    }
+
     #[test]
     fn a_ratio_is_to_the_best_of_its_round() {
-        let cell_of = |policy: &str, rounds: [f64; 3]| json!({"policy": policy, "op": "read", "rounds_mib_s": rounds});
         let mut cells: Vec<Value> = OTHERS.map(|it| cell_of(it, [1.0; 3])).to_vec();
         cells[1] = cell_of(OTHERS[1], [100.0, 50.0, 100.0]);
         cells[4] = cell_of(OTHERS[4], [50.0, 100.0, 99.0]);
