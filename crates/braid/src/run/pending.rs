@@ -162,7 +162,9 @@ impl Changes {
     pub fn rename(&self, names: &Renames) {
         for it in self.outstanding().all.values_mut() {
             if let Phase::GoesOn { change, .. } = it
-                && let Change::SetAdmin(volume, ..) = &mut **change
+                && let Change::SetAdmin(volume, ..)
+                | Change::SetMirror(volume, ..)
+                | Change::Leg(volume, ..) = &mut **change
             {
                 names.apply(volume);
             }

@@ -186,10 +186,11 @@ mod tests {
     use super::*;
     use crate::run::config::PathKeys;
     use crate::run::config::tests::parsed;
-    use crate::run::desired::DesiredVolume;
+    use crate::run::desired::{DesiredVolume, MirrorSetting};
     use crate::run::entries::AdminState;
     use crate::run::pending::Changes;
-    use crate::run::plan::Change;
+    use crate::run::plan::tests::leg;
+    use crate::run::plan::{Change, LegVerb};
     use proptest::prelude::*;
 
     /// Of each volume, its name; `None`: it is not there.
@@ -262,13 +263,21 @@ mod tests {
     #[test]
     fn change_that_goes_on_follows_its_volume() {
         let changes = Changes::default();
-        let set = |volume: &str| {
+        let all = |volume: &str| {
             let path = PathKeys::from("mem:1MiB".parse::<crate::uri::PathUri>().unwrap());
-            Change::SetAdmin(volume.to_owned(), path.into(), AdminState::Failed)
+            let leg = Box::new(leg(1, "file:/a", &["file:/a"]));
+            let pause = MirrorSetting::Pause;
+            [
+                Change::SetAdmin(volume.to_owned(), path.into(), AdminState::Failed),
+                Change::SetMirror(volume.to_owned(), pause(false), pause(true)),
+                Change::Leg(volume.to_owned(), leg, LegVerb::Fail),
+            ]
         };
-        changes.note_going(set("a"));
+        all("a").into_iter().for_each(|it| changes.note_going(it));
         changes.rename(&renames(&[Some(0), Some(1)], &[Some(1), Some(0)]).unwrap());
-        assert!(changes.goes_on(&set("b")) && !changes.goes_on(&set("a")));
+        for (now, before) in all("b").iter().zip(&all("a")) {
+            assert!(changes.goes_on(now) && !changes.goes_on(before), "{now}");
+        }
     }
 
     #[test]
