@@ -200,7 +200,8 @@ impl DesiredVolume {
     /// # Errors
     /// It has it.
     pub fn add_export(&mut self, export: Export) -> Result<(), String> {
-        if self.export(&export.nbd) {
+        // One with any port is another one once it listens.
+        if !export.nbd.is_any() && self.export(&export.nbd) {
             return Err(format!(
                 "{} is an export of this volume already",
                 export.nbd

@@ -446,11 +446,16 @@ fn address_of_a_stopped_mirror_is_no_other_ones() {
     // It gets a port when it listens.
     let added = place.told(&["export", "add", "v0", "tcp:127.0.0.1:0"]);
     assert!(added["uri"].is_null(), "{added}");
+    place.told(&["export", "add", "v0", "tcp:127.0.0.1:0"]); // and this another one
     place.told(&["mirror", "assemble", "v0"]);
     let exports = place.told(&["list"])["volumes"][0]["exports"].clone();
     let uris = exports.as_array().unwrap().iter();
-    let mut uri = uris.filter_map(|it| it["uri"].as_str()?.strip_prefix("nbd://"));
-    let address: std::net::SocketAddr = uri.next_back().unwrap().parse().unwrap();
+    let uris = uris.filter_map(|it| it["uri"].as_str()?.strip_prefix("nbd://"));
+    let all: Vec<std::net::SocketAddr> = uris.map(|it| it.parse().unwrap()).collect();
+    let [first, address] = all[..] else {
+        panic!("{all:?}");
+    };
+    assert_ne!(first.port(), address.port());
     assert!(address.port() > 0 && std::net::TcpStream::connect(address).is_ok());
     place.told(&["export", "remove", "v0", &format!("nbd://{address}")]);
     assert!(std::net::TcpStream::connect(address).is_err());
