@@ -249,6 +249,12 @@ impl Service {
                         format_bytes(speed.ceiling)
                     )));
                 }
+                if speed == PAUSED {
+                    // They would show as a pause that --resume does not end.
+                    return Err(ControlError::params(
+                        "a floor and a ceiling of 1 B/s are those of a pause: say --pause",
+                    ));
+                }
                 it.speed = Some(speed);
             }
             // A pause lasts until it is ended by word.

@@ -381,6 +381,10 @@ fn kept_settings_are_listed_and_forgotten() {
     place.told(&["policy", "set", "v0", "latency"]);
     place.told(&["mirror", "speed", "v0", "--floor", "2MiB/s"]);
     place.told(&["mirror", "speed", "v0", "--pause"]);
+    // A pause ends by word, so bounds that are its are none to be set.
+    let output = place.ask(&["mirror", "speed", "v0", "--floor", "1", "--ceiling", "1"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(said(&output).contains("--pause"), "{output:?}");
     place.told(&["mirror", "fail", "v0", "1"]);
     let leg = format!("leg {} failed", place.leg("b"));
     let speed = "speed 2 MiB/s at least, no ceiling";
