@@ -69,7 +69,8 @@ impl Service {
         {
             let state = self.state();
             state.may_export(volume)?;
-            state.ensure_address(volume, &nbd)?;
+            let free = state.ensure_address(volume, &nbd);
+            free.map_err(ControlError::refused)?;
         }
         self.edit(volume, false, |it| it.add_export(export))?;
         let state = self.state();
@@ -260,7 +261,7 @@ impl State {
     ///
     /// # Errors
     /// Another volume has it.
-    fn ensure_address(&self, volume: u16, nbd: &NbdAddress) -> Result<(), ControlError> {
+    pub fn ensure_address(&self, volume: u16, nbd: &NbdAddress) -> Result<(), String> {
         let is_stopped = |number: u16| {
             let it = self.volumes.get(number);
             it.is_some_and(|it| it.stopped.is_some())
@@ -272,9 +273,24 @@ impl State {
         let has = |number: u16| self.exports_of(number).iter().any(|it| it.nbd == *nbd);
         let mut others = others.filter(|(other, _)| !nbd.is_any() && has(*other));
         others.next().map_or(Ok(()), |(_, other)| {
-            let why = format!("{nbd} is an export of {}", other.of.name);
-            Err(ControlError::refused(why))
+            Err(format!("{nbd} is an export of {}", other.of.name))
         })
+    }
+
+    /// Keeps the exports that a verb has given a volume: of a mirror that is stopped there is
+    /// nothing else that has them. Verbs of two volumes do not exclude each other.
+    ///
+    /// # Errors
+    /// Another volume got one of the addresses meanwhile; nothing has changed.
+    pub fn keep_exports(&mut self, volume: u16, exports: Vec<Export>) -> Result<(), String> {
+        let before = self.exports_of(volume);
+        let is_new = |it: &&Export| !before.iter().any(|before| before.nbd == it.nbd);
+        let mut new = exports.iter().filter(is_new);
+        new.try_for_each(|it| self.ensure_address(volume, &it.nbd))?;
+        if let Some(it) = self.volumes.get_mut(volume) {
+            it.of.exports = exports;
+        }
+        Ok(())
     }
 
     /// The address of an export that is meant by that, or as it is shown.
@@ -380,4 +396,45 @@ pub fn change(state: &mut State, number: usize, to: Export) -> anyhow::Result<()
 fn address(text: &str) -> Result<NbdAddress, ControlError> {
     text.parse()
         .map_err(|error| ControlError::params(format!("\"{text}\": {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::config::tests::parsed;
+    use crate::run::desired::DesiredVolume;
+    use crate::run::volumes::Running;
+
+    /// Both verbs saw that the address was free before either kept it.
+    #[test]
+    fn address_is_kept_for_one_of_two_stopped_mirrors() {
+        let leg = |leg: &str| format!("[[volume.leg]]\nuri = \"file:/{leg}\"\n");
+        let mirror = |name: &str| {
+            let legs = leg(&format!("{name}/a")) + &leg(&format!("{name}/b"));
+            format!("[[volume]]\nname = \"{name}\"\nkind = \"mirror\"\n{legs}")
+        };
+        let config = parsed(&(mirror("v0") + &mirror("v1")));
+        let stopped = |of: &crate::run::config::Volume| {
+            let mut it = Running::new(DesiredVolume::of_file(of.clone(), None));
+            it.stopped = it.of.is_mirror().then(Vec::new);
+            it
+        };
+        let volumes = config.volumes.iter().map(stopped).collect();
+        let mut state = State::new(config, volumes);
+        let [v0, v1] = ["v0", "v1"].map(|name| state.volumes.number(name).unwrap());
+        let export = |nbd: &str| Export {
+            nbd: nbd.parse().unwrap(),
+            read_only: false,
+            owner: None,
+            group: None,
+            mode: None,
+        };
+        let one = vec![export("unix:/a")];
+        assert_eq!(state.keep_exports(v0, one.clone()), Ok(()));
+        let both = vec![export("unix:/b"), export("unix:/a")];
+        let why = "unix:/a is an export of v0".to_owned();
+        assert_eq!(state.keep_exports(v1, both), Err(why));
+        assert_eq!(state.exports_of(v1), []);
+        assert_eq!(state.keep_exports(v0, one), Ok(()), "it has it already");
+    }
 }

@@ -218,7 +218,12 @@ impl<'a> Reconciler<'a> {
         let bound = self.take_bound();
         let begun = {
             let mut state = self.service.state();
-            self.service.begin_exports(&mut state, bound, Vec::new())
+            // One of them may be a stopped mirror's by now, which listens nowhere.
+            let mut addresses = bound.iter();
+            addresses
+                .try_for_each(|(volume, it, _)| state.ensure_address(*volume, &it.nbd))
+                .map_err(anyhow::Error::msg)
+                .and_then(|()| self.service.begin_exports(&mut state, bound, Vec::new()))
         };
         begun
             .map(drop)
@@ -496,10 +501,8 @@ impl Service {
             (changes(&state, &Desired { volumes: vec![it] }), exports)
         };
         self.make(&plan, force)?;
-        if let Some(it) = self.state().volumes.get_mut(volume) {
-            it.of.exports = exports;
-        }
-        Ok(())
+        let kept = self.state().keep_exports(volume, exports);
+        kept.map_err(ControlError::refused)
     }
 
     /// Changes values of a volume by verb: they are kept first, then in force.

@@ -142,6 +142,21 @@ pub struct EndingExport {
 }
 
 impl State {
+    /// Of volumes that have no export yet.
+    pub fn new(configured: Config, volumes: Volumes) -> Self {
+        Self {
+            configured,
+            volumes,
+            exports: Vec::new(),
+            subsystems: Vec::new(),
+            ending_subsystems: BTreeMap::new(),
+            queues: Vec::new(),
+            queue_namespaces_ever: 0,
+            ending: BTreeMap::new(),
+            closed: false,
+        }
+    }
+
     /// # Errors
     /// The engine is ending.
     pub fn ensure_open(&self) -> anyhow::Result<()> {
@@ -216,17 +231,7 @@ impl Service {
             it
         };
         let all = desired.volumes.into_iter().enumerate();
-        let state = State {
-            volumes: all.map(running).collect(),
-            exports: Vec::new(),
-            subsystems: Vec::new(),
-            ending_subsystems: BTreeMap::new(),
-            queues: Vec::new(),
-            queue_namespaces_ever: 0,
-            ending: BTreeMap::new(),
-            configured,
-            closed: false,
-        };
+        let state = State::new(configured, all.map(running).collect());
         Self {
             identity,
             senders,
