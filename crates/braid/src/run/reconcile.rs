@@ -173,7 +173,13 @@ impl<'a> Reconciler<'a> {
             }
             (Change::RemoveLeg(name, _), Some(Dropped::Leg { leg, is_ours })) => {
                 let number = self.number(name)?;
-                let stays_ours = !done.goes_on || of_leg(self.service.wait_left(number, leg))?;
+                let left = match done.goes_on {
+                    true => of_leg(self.service.wait_left(number, leg))?,
+                    false => Some(true),
+                };
+                let Some(stays_ours) = left else {
+                    return Ok(()); // its removal was given up
+                };
                 *is_ours && stays_ours
             }
             _ => true,

@@ -3,7 +3,7 @@
 //! # Contract
 //! Data of others in the place of a leg are not written over: only what had this mirror's
 //! superblock when it left is taken in by force.
-use super::legs::{SOON, idle_leg, is_removing};
+use super::legs::{LegRemoval, SOON, idle_leg};
 use super::orders;
 use crate::control::rpc::ControlError;
 use crate::log;
@@ -80,27 +80,39 @@ impl Service {
     /// Whether a leg is being removed.
     pub fn is_leaving(&self, volume: u16, leg: &LegReport) -> bool {
         let report = self.mirror_report(volume);
-        report.is_ok_and(|it| is_removing(&it, leg))
+        report.is_ok_and(|it| {
+            let removal = LegRemoval::of(&it, leg);
+            matches!(removal, LegRemoval::Writing | LegRemoval::Wiping)
+        })
     }
 
-    /// Waits until a leg has left whose removal goes on, so that it can be taken in again. Whether
-    /// its file is the mirror's still.
+    /// Waits until the removal of a leg that goes on is over, so that it can be taken in again.
+    /// Returns whether its file is the mirror's still; `None`: the removal was given up, and it is
+    /// a leg as before.
     ///
     /// # Errors
     /// It has not left yet.
-    pub fn wait_left(&self, volume: u16, leg: &LegReport) -> Result<bool, ControlError> {
+    pub fn wait_left(&self, volume: u16, leg: &LegReport) -> Result<Option<bool>, ControlError> {
         let (name, which) = (self.name(volume), &leg.name);
         log::say(format!(
             "{name}: {which}: it is taken in again when its removal is on the legs"
         ));
-        if !self.wait_for(volume, SOON, |it| !is_removing(it, leg)) {
+        let mut removal = LegRemoval::Writing;
+        let is_over = self.wait_for(volume, SOON, |it| {
+            removal = LegRemoval::of(it, leg);
+            matches!(removal, LegRemoval::Member | LegRemoval::Done)
+        });
+        if !is_over {
             return Err(ControlError::refused(format!(
                 "{which}: it is being removed; braid mirror add takes it in again afterwards"
             )));
         }
+        if removal == LegRemoval::Member {
+            return Ok(None);
+        }
         let is_ours = self.is_the_same(leg).is_ok();
         self.tidy_legs(volume);
-        Ok(is_ours)
+        Ok(Some(is_ours))
     }
 
     /// Takes back that the configuration of a mirror has no leg at this place. It has no volume

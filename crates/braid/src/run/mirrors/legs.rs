@@ -352,10 +352,7 @@ impl Service {
         terms::may_be_noted(&self.name(volume), &report, Some(slot))?;
         self.senders
             .order(volume, orders::of_leg(leg, LegOrder::Remove)?);
-        // Until its superblocks are overwritten it has its slot, though none of the mirror's legs.
-        let is_it = |it: &LegReport| it.slot == Some(slot) && (it.id.is_none() || it.id == leg.id);
-        // One that is not there has no place here as soon as its removal is being written.
-        let is_gone = |it: &MirrorReport| !it.legs.iter().any(is_it) && !is_removing(it, leg);
+        let is_gone = |it: &MirrorReport| LegRemoval::of(it, leg) == LegRemoval::Done;
         if !self.wait_for(volume, SOON, is_gone) {
             let undo = "braid mirror add takes the leg in again afterwards";
             let became = self.take_back(volume, Pending::Remove(slot), undo);
@@ -779,10 +776,35 @@ fn still_says(leg: &LegReport, failed: bool) -> bool {
     }
 }
 
-/// Whether the removal of a leg is being written to the others.
-pub(super) fn is_removing(report: &MirrorReport, leg: &LegReport) -> bool {
-    leg.slot
-        .is_some_and(|slot| report.removing >> (slot & 15) & 1 == 1)
+/// How far the removal of a leg is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LegRemoval {
+    /// It is one of the mirror's legs: its removal was not begun, or was given up.
+    Member,
+    /// Its removal is being written to the other legs.
+    Writing,
+    /// It has left, and its own superblocks are being overwritten: until then it has its slot.
+    Wiping,
+    /// It has left the mirror.
+    Done,
+}
+
+impl LegRemoval {
+    pub(super) fn of(report: &MirrorReport, leg: &LegReport) -> Self {
+        let Some(slot) = leg.slot else {
+            return Self::Done;
+        };
+        // One that is not there has no place here as soon as its removal is being written.
+        if report.removing >> (slot & 15) & 1 == 1 {
+            return Self::Writing;
+        }
+        let is_it = |it: &&LegReport| it.slot == leg.slot && (it.id.is_none() || it.id == leg.id);
+        match report.legs.iter().find(is_it).map(|it| it.id) {
+            Some(Some(_)) => Self::Member,
+            Some(None) => Self::Wiping,
+            None => Self::Done,
+        }
+    }
 }
 
 #[cfg(test)]

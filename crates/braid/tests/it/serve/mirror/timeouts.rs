@@ -46,7 +46,7 @@ impl Hung {
         let text = format!(
             "keep_alive_tmo = \"20s\"\nio_timeout = \"240s\"\ndrain_timeout = \"60s\"\n\
              [[volume]]\nname = \"v0\"\nkind = \"mirror\"\n\
-             fast_io_fail_tmo = \"200s\"\nquiesce_time = \"100ms\"\n\
+             shared = true\nfast_io_fail_tmo = \"200s\"\nquiesce_time = \"100ms\"\n\
              [[volume.leg]]\nuri = \"{}\"\n[[volume.leg]]\nuri = \"{uri}\"\n\
              [[volume.export]]\nnbd = \"unix:{}\"\n",
             place.leg("a"),
@@ -197,6 +197,32 @@ impl Hung {
             is_pending.then_some(())
         });
     }
+
+    /// The file drops a leg while the target takes no writes, until the reload takes it in again.
+    fn reload_gives_up_without(&mut self, uri: &str) {
+        let config = self.place.path("b.toml");
+        let text = std::fs::read_to_string(&config).unwrap();
+        let dropped = text.replace(&format!("[[volume.leg]]\nuri = \"{uri}\"\n"), "");
+        assert_ne!(dropped, text);
+        std::fs::write(&config, dropped).unwrap();
+        self.hold_writes("300s");
+        let (place, engine) = (&self.place, &mut self.engine);
+        std::thread::scope(|scope| {
+            let reload = scope.spawn(|| place.ask(&["reload"]));
+            engine.notes("it is taken in again when its removal is on the legs");
+            place.target_verb(&["set", "--port", "1", "hold_writes=0"]);
+            let output = reload.join().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            let why = said(&output);
+            assert!(why.contains("did not leave within"), "{why}");
+            assert!(!why.contains("not all could be taken back"), "{why}");
+        });
+    }
+
+    fn until_both_in_sync(&self) {
+        let in_sync = || self.legs().iter().all(|leg| leg.1 == "in-sync");
+        wait_until(|| (self.legs().len() == 2 && in_sync()).then_some(()));
+    }
 }
 
 fn removal_taken_back() {
@@ -240,27 +266,20 @@ fn replacement_taken_back() {
 /// taken in again.
 fn removal_by_reload_taken_back() {
     let Some(mut it) = Hung::alone() else { return };
-    let config = it.place.path("b.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
-    let leg = format!("[[volume.leg]]\nuri = \"{}\"\n", it.place.leg("a"));
-    let dropped = text.replace(&leg, "");
-    assert_ne!(dropped, text);
-    std::fs::write(&config, dropped).unwrap();
-    it.hold_writes("300s");
-    let (place, engine) = (&it.place, &mut it.engine);
-    std::thread::scope(|scope| {
-        let reload = scope.spawn(|| place.ask(&["reload"]));
-        engine.notes("it is taken in again when its removal is on the legs");
-        place.target_verb(&["set", "--port", "1", "hold_writes=0"]);
-        let output = reload.join().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let why = said(&output);
-        assert!(why.contains("did not leave within"), "{why}");
-        assert!(!why.contains("not all could be taken back"), "{why}");
-    });
+    let leg = it.place.leg("a");
+    it.reload_gives_up_without(&leg);
     it.until_done(&["mirror", "speed", "v0", "--resume"]);
-    let in_sync = || it.legs().iter().all(|leg| leg.1 == "in-sync");
-    wait_until(|| (it.legs().len() == 2 && in_sync()).then_some(()));
+    it.until_both_in_sync();
+    it.end();
+}
+
+/// The same of a leg that has left, and whose own superblocks are being overwritten.
+fn removal_by_reload_wiping_taken_back() {
+    let Some(mut it) = Hung::new() else { return };
+    let config = std::fs::read_to_string(it.place.path("b.toml")).unwrap();
+    let mut uris = config.split('"').filter(|it| it.starts_with("nvme-tcp:"));
+    it.reload_gives_up_without(uris.next().unwrap());
+    it.until_both_in_sync();
     it.end();
 }
 
@@ -500,6 +519,7 @@ fn t55_verb_that_times_out_is_taken_back_or_pending() {
         name_pending,
         stop_pending,
         removal_by_reload_taken_back,
+        removal_by_reload_wiping_taken_back,
         assembly_pending,
         removal_taken_back,
         addition_taken_back,
