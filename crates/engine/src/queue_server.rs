@@ -94,9 +94,9 @@ enum Presence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grant {
     Taken,
-    /// The namespace has its half: commands of others go on.
-    AtHalf,
-    /// There is no block of that size.
+    /// The namespace has its half, or some and there is no more: commands of others go on.
+    HasSome,
+    /// There is no block of that size, and the namespace has none.
     NoRoom,
 }
 
@@ -350,10 +350,15 @@ impl QueueServer {
         let own = self.namespace(namespace).held;
         let block = Buddy::block_bytes(len);
         if own > 0 && own + block > half {
-            return Grant::AtHalf;
+            return Grant::HasSome;
         }
         let Some(span) = self.buffers.allocate(len) else {
-            return Grant::NoRoom;
+            // It has a turn of its own again when what it has is free.
+            return if own > 0 {
+                Grant::HasSome
+            } else {
+                Grant::NoRoom
+            };
         };
         self.namespace(namespace).held += block;
         self.requests[id].span = Span {
@@ -709,8 +714,8 @@ impl QueueServer {
     }
 
     /// Gives memory to requests that wait for it, in the order in which they came; whether any got
-    /// some. Where there is no room for one, those behind it wait too: else large ones never got
-    /// any. Those of a namespace that has its half are in the way of its own only.
+    /// some. Where there is no room for one whose namespace has none, those behind it wait too: else
+    /// large ones never got any. Those of other namespaces are in the way of their own only.
     fn grant_memory(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
         if !core::mem::take(&mut self.may_grant) {
             return false;
@@ -720,7 +725,7 @@ impl QueueServer {
         while let Some(&id) = self.waiting.get(at) {
             let (queue, number) = (self.requests[id].of.queue, self.requests[id].of.namespace);
             let grant = match self.namespace(number).left_in == pass {
-                true => Grant::AtHalf,
+                true => Grant::HasSome,
                 false => self.take_memory(id),
             };
             match grant {
@@ -730,7 +735,7 @@ impl QueueServer {
                     self.client(queue).waiting -= 1;
                     self.has_memory(devices, id, now_ns);
                 }
-                Grant::AtHalf => {
+                Grant::HasSome => {
                     self.namespace(number).left_in = pass;
                     at += 1;
                 }
