@@ -8,7 +8,7 @@
 //! after `new`; a call takes at most one step per block size, and one for each block that it joins.
 //!
 //! # Limits
-//! The arena's size is rounded down to 4 KiB, and to 2³² − 1 pages (16 TiB). [`UNJOINED_MAX`]
+//! The arena's size is rounded down to 4 KiB, and to 2³² − 1 pages (16 TiB). `UNJOINED_MAX`
 //! freed blocks of a size are not joined.
 //!
 //! # Origin

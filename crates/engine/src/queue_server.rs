@@ -376,7 +376,7 @@ impl QueueServer {
         self.loads.push_back(id);
     }
 
-    /// The next write whose payload is to be copied to a span, before [`Self::loaded`]: its number,
+    /// The next write whose payload is to be copied to a span, before `loaded`: its number,
     /// and its name for the caller.
     #[inline]
     pub fn next_load(&mut self) -> Option<(u32, u32, Span)> {
@@ -602,7 +602,7 @@ impl QueueServer {
         self.done.push_back(id);
     }
 
-    /// The next command that has ended; its number is in use until [`Self::release`].
+    /// The next command that has ended; its number is in use until `release`.
     #[inline]
     pub fn next_done(&mut self) -> Option<QueueDone> {
         let id = self.done.pop_front()?;

@@ -97,6 +97,14 @@ impl Process {
         }
     }
 
+    /// Reads notes up to its end.
+    pub fn read_rest(&mut self) {
+        for line in self.notes.iter() {
+            self.seen.push_str(&line);
+            self.seen.push('\n');
+        }
+    }
+
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();

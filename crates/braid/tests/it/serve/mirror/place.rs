@@ -137,6 +137,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 pub fn end(mut engine: Process) {
     engine.signal(rustix::process::Signal::TERM);
     let status = engine.ended();
+    engine.read_rest();
     assert!(status.success(), "{status}: {}", engine.seen);
 }
 
