@@ -15,7 +15,8 @@
 //! then gives them up by itself, for the flushes that it has.
 //!
 //! The client that asked for a flush may have gone before it fails: then the next one fails for the
-//! same reason ([`Multipath::flush_failed_for`]), until somebody has heard of it.
+//! same reason ([`Multipath::flush_failed_for`]), until a client has heard of it. Until then each
+//! core's flush fails for what the engine before has lost: the client may come back on any core.
 //!
 //! A flush that a device had when its path was given up, and that then fails, was heard by nobody:
 //! on each core the volume's flushes that wait fail for it, or the next one.
@@ -149,6 +150,14 @@ impl Volume {
         out.report(HostEvent::Loss(self.number, true));
     }
 
+    /// The caller of a flush that failed on this core has heard of it.
+    fn acknowledge_loss(&mut self, core: u16, out: &mut Outbox) {
+        if self.losses.acknowledge() {
+            let volume = self.number;
+            out.tell_cores(PathNews::LossReported { volume, core });
+        }
+    }
+
     /// Paths, a bit for each, whose controllers are lost with acknowledged writes that were not
     /// flushed: they may come back without them (T13).
     pub(crate) fn lost_caches(&self) -> u64 {
@@ -170,14 +179,12 @@ impl VolumeIo<'_> {
         if slot.flush.given_up != it.losses.generation() {
             return self.fail_flush(index, now_ns);
         }
-        let is_shared = it.losses.is_shared();
         if let Some(line) = it.losses.fail_flush() {
-            let (volume, core) = (it.number, self.on.settings.core);
-            self.on.out.report(HostEvent::Trouble(volume, line));
-            self.on.out.report(HostEvent::Loss(volume, false));
-            if is_shared {
-                let news = PathNews::LossReported { volume, core };
-                self.on.out.tell_cores(news);
+            self.on.out.report(HostEvent::Trouble(it.number, line));
+            self.on.out.report(HostEvent::Loss(it.number, false));
+            if it.leg.is_here() {
+                // The mirror keeps it in mind for its clients.
+                it.acknowledge_loss(self.on.settings.core, &mut self.on.out);
             }
             return self.fail_flush(index, now_ns);
         }
@@ -385,8 +392,8 @@ impl VolumeIo<'_> {
 }
 
 impl Multipath {
-    /// A flush of a volume has failed on a core for what the engine before has lost (T13): no other
-    /// one fails for that.
+    /// A flush of a volume has failed on a core for what the engine before has lost (T13), and its
+    /// caller has heard of it: no other one fails for that.
     pub(super) fn loss_reported(&mut self, volume: u16, core: u16) {
         if self.on.settings.core == 0 {
             // Also to the one that said it, which knows.
@@ -419,7 +426,7 @@ impl Multipath {
     pub fn flush_failed_for(&mut self, volume: u16, heard: bool) {
         if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
             if heard {
-                it.losses.acknowledge();
+                it.acknowledge_loss(self.on.settings.core, &mut self.on.out);
             } else if it.losses.repeat() {
                 self.on.out.report(HostEvent::Loss(volume, true));
             }

@@ -18,6 +18,8 @@ pub(super) struct Losses {
     lost_before: Option<String>,
     /// The line of the last failure, until a caller of a flush has received one.
     reported: Option<String>,
+    /// That of `lost_before`, until then: the other cores keep theirs as long.
+    reported_before: Option<String>,
     /// The same; its caller was gone, and the next flush fails for it.
     unreported: Option<String>,
     /// A path of a leg left before its mirror was ours, and was not flushed: a loss if the mirror's
@@ -54,24 +56,21 @@ impl Losses {
         self.lost_before = Some(line);
     }
 
-    /// A flush of another core has failed for that. Whether no flush of this core fails any more
-    /// that would have.
+    /// The caller of another core's flush has heard of that. Whether no flush of this core fails
+    /// any more that would have.
     pub(super) fn reported_elsewhere(&mut self) -> bool {
+        self.reported_before = None;
         let known = self.lost_before.take().is_some();
         known && self.next_failure.is_none() && self.unreported.is_none()
     }
 
-    /// Whether other cores' flushes would fail for the same as one of this core that begins now.
-    pub(super) fn is_shared(&self) -> bool {
-        self.lost_before.is_some()
-    }
-
     /// Whether a flush that begins now fails, and why: all under way fail with it.
     pub(super) fn fail_flush(&mut self) -> Option<String> {
-        let line = self.take_pending()?;
-        self.lost_before = None;
+        let (own, before) = self.take_reasons();
+        let line = joined(own.clone(), before.clone())?;
         self.give_up();
-        self.reported = Some(line.clone());
+        self.reported = own.or(self.reported.take());
+        self.reported_before = before.or(self.reported_before.take());
         if canary::has(Bug::ToldTwice) && !line.ends_with('!') {
             self.next_failure = Some(line.clone() + "!");
         }
@@ -88,25 +87,39 @@ impl Losses {
         self.reported = Some(line);
     }
 
-    /// A caller has received the failure of a flush.
-    pub(super) fn acknowledge(&mut self) {
+    /// A caller has received the failure of a flush. Whether other cores' flushes would still fail
+    /// for the same.
+    pub(super) fn acknowledge(&mut self) -> bool {
         self.reported = None;
         self.unreported = None;
+        let is_shared = self.reported_before.take().is_some();
+        if is_shared {
+            self.lost_before = None;
+        }
+        is_shared
     }
 
     /// The caller of a flush that failed was gone: the next one fails as well. Whether there is
     /// something to fail it for.
     pub(super) fn repeat(&mut self) -> bool {
         let again = self.reported.clone();
-        let any = again.is_some();
+        let before = self.reported_before.clone();
+        let any = again.is_some() || before.is_some();
         self.unreported = again.or(self.unreported.take());
+        self.lost_before = before.or(self.lost_before.take());
         any
     }
 
-    /// Takes the reason for which the next flush would fail.
+    /// Takes the reasons for which the next flush would fail.
     pub(super) fn take_pending(&mut self) -> Option<String> {
+        let (own, before) = self.take_reasons();
+        joined(own, before)
+    }
+
+    /// This engine's, and that of the engine before.
+    fn take_reasons(&mut self) -> (Option<String>, Option<String>) {
         let own = self.next_failure.take().or_else(|| self.unreported.take());
-        own.or_else(|| self.lost_before.take())
+        (own, self.lost_before.take())
     }
 
     /// A path of a leg has left before its mirror was ours.
@@ -118,6 +131,13 @@ impl Losses {
     pub(super) fn claim(&mut self, is_loss: bool) {
         let early = self.before_claim.take().filter(|_| is_loss);
         self.next_failure = self.next_failure.take().or(early);
+    }
+}
+
+fn joined(one: Option<String>, two: Option<String>) -> Option<String> {
+    match (one, two) {
+        (Some(one), Some(two)) => Some(one + "; " + &two),
+        (one, two) => one.or(two),
     }
 }
 
@@ -149,6 +169,33 @@ mod tests {
         assert_eq!(it.fail_flush().as_deref(), Some("b"));
         it.lose_before("a".into());
         assert_eq!(it.fail_flush().as_deref(), Some("a"));
+    }
+
+    /// The other cores' flushes fail for it until a caller has heard.
+    #[test]
+    fn loss_of_the_engine_before_is_shared_until_heard() {
+        let mut it = Losses::default();
+        it.lose_before("a".into());
+        assert!(it.fail_flush().is_some() && it.repeat());
+        assert!(it.fail_flush().is_some());
+        assert!(it.acknowledge());
+        it.fail_next("b".into());
+        it.fail_flush();
+        assert!(!it.acknowledge(), "only of this core");
+        it.lose_before("a".into());
+        it.fail_flush();
+        assert!(it.repeat() && it.reported_elsewhere());
+        assert_eq!(it.fail_flush(), None);
+        assert!(!it.acknowledge(), "the others know");
+    }
+
+    #[test]
+    fn loss_of_two_reasons_names_both() {
+        let mut it = Losses::default();
+        it.lose_before("a".into());
+        it.fail_next("b".into());
+        assert_eq!(it.fail_flush().as_deref(), Some("b; a"));
+        assert_eq!(it.fail_flush(), None);
     }
 
     #[test]
