@@ -479,7 +479,7 @@ impl Core {
         match step {
             Some(Step::Place(cookie)) => self.nbd.place(&mut self.devices, cookie as u32),
             Some(Step::Begin(cookie)) => self.nbd.begin_alone(&mut self.devices, cookie as u32),
-            Some(Step::Settle(arrival)) => self.nbd.settle(arrival, now_ns),
+            Some(Step::Settle(arrival)) => self.nbd.settle(arrival),
             None => {}
         }
     }

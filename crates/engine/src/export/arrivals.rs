@@ -7,11 +7,16 @@
 //! # Contract
 //! A client comes ([`NbdServer::arrive`]) and each core is asked to [settle](NbdServer::settle) it.
 //! The core asks its reactor which connections of the volume's clients have ended, read or not
-//! ([`Output::CheckEnd`]). It answers once each of these is [over](Client::is_over): read to its
-//! end, what was not begun dropped, and what is under way shown. A blocked connection is not read:
-//! [`END_READ_NS`] after its end was found it is closed unread.
+//! ([`Output::CheckEnd`]). It answers once none of these begins a change any more: each was read to
+//! its end, and what it had not begun was dropped, or has begun if it sent DISC. Then the core shows
+//! what is under way. A blocked connection is not read: [`END_READ_NS`] after its end was found it
+//! is closed unread.
+//!
+//! What was sent before a DISC is executed, however long that takes: a new client waits for the
+//! last of these changes to begin. Other cores can't be told of it sooner: a change that is shown
+//! before it begins could wait for one that waits for it.
 use super::clients::{Client, State};
-use super::{Devices, NbdServer};
+use super::{Devices, NbdServer, Work};
 use crate::cross_core::Arrival;
 use crate::limits::{ARRIVALS_READY, END_READ_NS};
 use crate::machine::Output;
@@ -63,16 +68,6 @@ impl Arrivals {
     }
 }
 
-impl Client {
-    /// Whether nothing of it begins any more, and the other cores know what is under way.
-    fn is_over(&self) -> bool {
-        match &self.state {
-            State::Session(session) => self.closed && (self.broken || session.is_over()),
-            _ => true,
-        }
-    }
-}
-
 impl NbdServer {
     /// A client of the volume comes. Returns its number for [`NbdServer::settled`]; `None`: it
     /// can't have had another connection.
@@ -87,17 +82,11 @@ impl NbdServer {
     }
 
     /// A client has come to a core: looks for ends of connections of its volume here.
-    pub fn settle(&mut self, arrival: Arrival, now_ns: u64) {
+    pub fn settle(&mut self, arrival: Arrival) {
         for client in 0..self.config.clients_max {
             let conn = self.conn_of(client);
-            let it = &mut self.clients[usize::from(client)];
-            if !is_of(it, arrival.volume()) || it.end != End::Unknown || it.is_over() {
-                continue;
-            }
-            if it.closed {
-                // Requests before its DISC are executed yet.
-                it.end = self.arrivals.read_until(now_ns.saturating_add(END_READ_NS));
-            } else {
+            let it = &self.clients[usize::from(client)];
+            if !it.closed && it.end == End::Unknown && is_of(it, arrival.volume()) {
                 self.arrivals.checks += 1;
                 self.outputs.push_back(Output::CheckEnd(conn));
             }
@@ -126,10 +115,10 @@ impl NbdServer {
         let mut open = core::mem::take(&mut self.arrivals.open);
         let before = open.len();
         open.retain(|arrival| {
-            let ends = |it: &Client| it.end != End::Unknown && !it.is_over();
-            let mut clients = self.clients.iter();
-            let waits = clients.any(|it| is_of(it, arrival.volume()) && ends(it));
+            let volume = arrival.volume();
+            let waits = (0..self.config.clients_max).any(|it| self.is_ending(it, volume));
             if !waits {
+                self.show_ended(devices, volume);
                 devices.cross_core.settled(*arrival);
             }
             waits
@@ -137,6 +126,37 @@ impl NbdServer {
         let any = open.len() < before;
         self.arrivals.open = open;
         any
+    }
+
+    /// Whether it is a client of the volume whose connection has ended, and that may begin changes.
+    fn is_ending(&self, client: u16, volume: u16) -> bool {
+        let it = &self.clients[usize::from(client)];
+        let has_ended = it.closed || it.end != End::Unknown;
+        has_ended && is_of(it, volume) && self.may_begin(client)
+    }
+
+    /// Whether changes of a client may yet begin: the server executes what came before a DISC (NBD).
+    fn may_begin(&self, client: u16) -> bool {
+        let it = &self.clients[usize::from(client)];
+        let State::Session(session) = &it.state else {
+            return false;
+        };
+        if it.closed && it.broken {
+            return false;
+        }
+        let is_read = it.closed || session.is_draining();
+        !is_read || session.has_event() || self.table.of(client).any(Work::may_begin)
+    }
+
+    /// Shows what closed connections of the volume have under way. Also changes that have begun
+    /// since their ends: a draining one begins them one after the other.
+    fn show_ended(&self, devices: &mut Devices, volume: u16) {
+        for client in 0..self.config.clients_max {
+            let it = &self.clients[usize::from(client)];
+            if is_of(it, volume) && (it.closed || it.end != End::Unknown) {
+                self.show_changes_of(devices, client);
+            }
+        }
     }
 
     /// Cuts off connections whose ends were not read in time.
@@ -156,12 +176,9 @@ impl NbdServer {
                 End::ReadUntil(at_ns) if at_ns > now_ns => {
                     it.end = self.arrivals.read_until(at_ns);
                 }
-                End::ReadUntil(_) if !it.is_over() => {
+                End::ReadUntil(_) if !it.closed && !it.is_draining() => {
                     it.end = End::Cut;
-                    match it.closed {
-                        true => it.broken = true,
-                        false => self.outputs.push_back(Output::Close { conn, abort: true }),
-                    }
+                    self.outputs.push_back(Output::Close { conn, abort: true });
                 }
                 _ => {}
             }

@@ -100,6 +100,11 @@ impl Client {
         self.closed && over
     }
 
+    /// Whether it has sent DISC, and is there.
+    pub fn is_draining(&self) -> bool {
+        matches!(&self.state, State::Session(session) if session.is_draining())
+    }
+
     pub fn session(&mut self) -> Option<&mut Session> {
         match &mut self.state {
             State::Session(session) => Some(session),
@@ -541,7 +546,7 @@ impl NbdServer {
     }
 
     /// A client is gone, which may send what is under way again to another core.
-    fn show_changes_of(&self, devices: &mut Devices, client: u16) {
+    pub(super) fn show_changes_of(&self, devices: &mut Devices, client: u16) {
         if !devices.cross_core.has_others() {
             return;
         }
@@ -562,7 +567,7 @@ impl NbdServer {
         if let Some(session) = it.session() {
             let broken = !session.is_draining();
             session.handle_closed();
-            it.broken |= broken || it.end == End::Cut;
+            it.broken |= broken;
         }
         self.show_changes_of(devices, client);
         self.touch(client);

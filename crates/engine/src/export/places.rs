@@ -46,6 +46,11 @@ impl<T> Places<T> {
         self.all[usize::from(client)] = (0..self.each).map(|_| (self.make)()).collect();
     }
 
+    /// Those of a client; none before it is opened.
+    pub fn of(&self, client: u16) -> impl Iterator<Item = &T> {
+        self.all[usize::from(client)].iter()
+    }
+
     /// Gives them back.
     pub fn close(&mut self, client: u16) {
         self.all[usize::from(client)] = Box::default();

@@ -70,6 +70,13 @@ impl Work {
 }
 
 impl Work {
+    /// Whether it is a change that is here, or comes, and whose I/Os have not begun.
+    pub fn may_begin(&self) -> bool {
+        use Stage::{Cores, Data, Memory, Order};
+        let waits = matches!(self.pipeline.stage(), Memory | Data | Cores | Order);
+        waits && self.request.kind.is_change()
+    }
+
     /// A request begins: which blocks of `block` bytes it touches, and which of these only partly.
     pub fn begin(&mut self, client: u16, volume: u16, request: Request, block: u32) {
         let (offset, length) = (request.offset, u64::from(request.length));

@@ -265,3 +265,39 @@ fn t09_end_that_is_not_read_is_cut_in_time() {
     hand.turn(0);
     assert!(hand.is_greeted(0, new), "its write is under way yet");
 }
+
+/// A client sends two changes of one block and DISC, and closes. Both are executed, however long
+/// the first one takes, and a new client's write of that block comes after them.
+#[test]
+fn t46_client_waits_until_drained_changes_began() {
+    let mut hand = Hand::new(2);
+    let lost = hand.come(1);
+    hand.write(1, lost);
+    hand.write(1, lost);
+    let mut words = Vec::new();
+    RequestHeader {
+        flags: 0,
+        command: cmd::DISC,
+        cookie: 0,
+        offset: 0,
+        length: 0,
+    }
+    .emit(&mut words);
+    hand.say(1, lost, &words);
+    hand.close(1, lost);
+    hand.all();
+    assert_eq!(hand.cores[1].writes.len(), 1, "the second one waits");
+    let new = hand.accept(0);
+    (0..4).for_each(|_| hand.all());
+    hand.now_ns += 2 * END_READ_NS;
+    (0..4).for_each(|_| hand.all());
+    assert!(!hand.is_greeted(0, new), "it does not know of the second");
+    hand.execute(1);
+    assert_eq!(hand.cores[1].writes.len(), 1, "the second one began");
+    assert!(hand.is_greeted(0, new));
+    hand.say(0, new, &Plain::hello());
+    hand.write(0, new);
+    assert_eq!(hand.cores[0].writes.len(), 0, "the second is under way");
+    hand.execute(1);
+    assert_eq!(hand.cores[0].writes.len(), 1);
+}
