@@ -44,8 +44,28 @@ impl Link {
 
 /// A message of a server to the core that has its queues.
 pub struct ToCore {
-    pub(crate) link: Arc<Link>,
-    pub(crate) message: Message,
+    link: Arc<Link>,
+    /// `None`: the core has taken it.
+    message: Option<Message>,
+}
+
+impl ToCore {
+    pub(crate) fn new(link: &Arc<Link>, message: Message) -> Self {
+        Self {
+            link: Arc::clone(link),
+            message: Some(message),
+        }
+    }
+}
+
+impl Drop for ToCore {
+    /// A core that ended before it took the message has no queues: a server that stops would wait
+    /// for its answer in vain.
+    fn drop(&mut self) {
+        if let Some(Message::Stop) = self.message {
+            self.link.tell(News::Ended(Ok(())));
+        }
+    }
 }
 
 struct Served {
@@ -139,8 +159,11 @@ impl CoreQueues {
     }
 
     /// A message of a server.
-    pub fn handle(&mut self, to: ToCore, core: &mut Core) {
-        let ToCore { link, message } = to;
+    pub fn handle(&mut self, mut to: ToCore, core: &mut Core) {
+        let link = Arc::clone(&to.link);
+        let Some(message) = to.message.take() else {
+            unreachable!("a message is handled once");
+        };
         match message {
             Message::Add(lane) => self.add(link, lane, core),
             Message::Remove(id) => {
@@ -489,5 +512,27 @@ impl Executor for Commands<'_> {
     #[inline]
     fn take_copied(&mut self, lane: usize) -> u64 {
         std::mem::take(&mut self.moves.copied[lane])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// A core may end with a stop in its mailbox.
+    #[test]
+    fn undelivered_stop_is_answered() {
+        let (news, told) = mpsc::channel();
+        let link = Arc::new(Link {
+            spin_ns: 0,
+            news,
+            news_event: Arc::new(Event::new().unwrap()),
+            tally: Arc::default(),
+        });
+        drop(ToCore::new(&link, Message::Remove(1)));
+        assert!(told.try_recv().is_err());
+        drop(ToCore::new(&link, Message::Stop));
+        assert!(matches!(told.try_recv(), Ok(News::Ended(Ok(())))));
     }
 }

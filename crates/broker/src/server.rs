@@ -136,8 +136,8 @@ impl Drop for Broker {
     }
 }
 
-/// Hands a message to a core, in order, and wakes it. Returns whether it is there.
-pub type PostToCore = Box<dyn Fn(ToCore) -> bool + Send>;
+/// Hands a message to a core, in order, and wakes it. Drops it where the core has ended.
+pub type PostToCore = Box<dyn Fn(ToCore) + Send>;
 
 /// Where messages to what serves queues go.
 enum Mailbox {
@@ -164,14 +164,8 @@ impl Crew {
                 post.event.raise();
             }
             Mailbox::Core(link, post) => {
-                let stops = matches!(message, Message::Stop);
-                let is_there = post(ToCore {
-                    link: Arc::clone(link),
-                    message,
-                });
-                if stops && !is_there {
-                    link.tell(News::Ended(Ok(())));
-                }
+                // Dropped undelivered, a stop is answered.
+                post(ToCore::new(link, message));
             }
         }
     }

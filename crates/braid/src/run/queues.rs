@@ -472,7 +472,9 @@ impl Service {
             rights,
             namespaces: by_nsid(keys, &namespaces),
             identity: identity(keys),
-            post: Box::new(move |message| sender.send(RunControl::Queue(message))),
+            post: Box::new(move |message| {
+                sender.send(RunControl::Queue(message));
+            }),
         };
         let serving = QueueServing {
             keys: keys.clone(),
