@@ -7,7 +7,8 @@
 //! A reload makes the sockets of new servers first, which can fail. Where only namespaces change,
 //! queues that are open keep theirs: commands for one that was removed, or is read-only now or no
 //! longer, end with Invalid Namespace. A server that changes otherwise ends, and begins anew on its
-//! socket when its queues have ended; a thread waits for that. So does the end of the engine.
+//! socket when its queues have ended; a thread waits for that, and for the thread that began the
+//! server before it. So does the end of the engine. A reload begins a server anew that has failed.
 use super::config::{Config, QueueKeys, QueueNamespace};
 use super::mirrors;
 use super::service::{Service, State};
@@ -33,6 +34,8 @@ pub struct QueueServing {
     /// Its namespaces, by their place in the configuration.
     namespaces: Vec<Served>,
     running: Arc<Running>,
+    /// Begins it, once the one before it on this socket has ended.
+    beginning: Option<JoinHandle<()>>,
 }
 
 #[derive(Clone)]
@@ -275,13 +278,14 @@ impl Service {
     }
 
     /// Makes the servers those of `new`, whose volumes are there. `bound`: sockets that none of the
-    /// present ones has. Returns the changes, in words.
+    /// present ones has. Returns the changes, in words; an error for each that can't begin, which
+    /// the next reload tries again.
     pub fn apply_queues(
         &self,
         state: &mut State,
         new: &Config,
         mut bound: Vec<BoundQueue>,
-    ) -> Vec<String> {
+    ) -> Vec<Result<String, String>> {
         let mut said = Vec::new();
         let mut before: Vec<QueueServing> = std::mem::take(&mut state.queues);
         let mut after = Vec::new();
@@ -290,20 +294,25 @@ impl Service {
             let old = before.iter().position(|it| it.keys.socket == keys.socket);
             let old = old.map(|at| before.swap_remove(at));
             if let Some(mut old) = old {
-                if old.is(state, keys) {
+                let is_there = old.is_there();
+                if is_there && old.is(state, keys) {
                     after.push(old);
                     continue;
                 }
-                if self.change_namespaces(state, new, &mut old, keys) {
-                    said.push(format!("changed namespaces of queues {shown}"));
+                if is_there && self.change_namespaces(state, new, &mut old, keys) {
+                    said.push(Ok(format!("changed namespaces of queues {shown}")));
                     after.push(old);
                     continue;
                 }
-                said.push(format!("changed queues {shown}"));
-                let (serving, parts) = self.queue_serving(state, new, keys);
+                said.push(Ok(if is_there {
+                    format!("changed queues {shown}")
+                } else {
+                    format!("began queues {shown} anew, which had failed")
+                }));
+                let (mut serving, parts) = self.queue_serving(state, new, keys);
                 let running = Arc::clone(&serving.running);
                 let access = keys.access();
-                self.end_queues(old, move || {
+                serving.beginning = self.end_queues(old, move || {
                     let socket = PrivateSocket::bind(&parts.keys.socket, QUEUE.noun, &access);
                     let begun = socket.and_then(|socket| running.begin(parts, socket));
                     if let Err(why) = begun {
@@ -318,36 +327,31 @@ impl Service {
                 unreachable!("{shown} was made before");
             };
             match serving.running.begin(parts, bound.swap_remove(at).1) {
-                Ok(()) => said.push(format!("added queues {shown}")),
-                Err(why) => said.push(format!("cannot serve queues on {shown}: {why:#}")),
+                Ok(()) => said.push(Ok(format!("added queues {shown}"))),
+                Err(why) => said.push(Err(format!("cannot serve queues on {shown}: {why:#}"))),
             }
             after.push(serving);
         }
         for old in before {
-            said.push(format!("removed queues {}", old.keys.socket.display()));
-            self.end_queues(old, || ());
+            said.push(Ok(format!("removed queues {}", old.keys.socket.display())));
+            let ends = self.end_queues(old, || ());
+            self.queue_ends().extend(ends);
         }
         state.queues = after;
         said
     }
 
     /// Its namespaces are removed at once. Its queues end on a thread, which then does the rest.
-    fn end_queues(&self, of: QueueServing, rest: impl FnOnce() + Send + 'static) {
+    fn end_queues(
+        &self,
+        of: QueueServing,
+        rest: impl FnOnce() + Send + 'static,
+    ) -> Option<JoinHandle<()>> {
         let core = self.senders.core(of.core);
         for it in &of.namespaces {
             core.send(RunControl::RemoveNamespace(it.it.number()));
         }
-        let end = move || {
-            of.running.end();
-            rest();
-        };
-        match std::thread::Builder::new()
-            .name("queues-end".into())
-            .spawn(end)
-        {
-            Ok(thread) => self.queue_ends().push(thread),
-            Err(error) => log::say(format!("queues: cannot start a thread: {error}")),
-        }
+        of.end_on_thread(rest)
     }
 
     /// Threads that end servers.
@@ -363,14 +367,8 @@ impl Service {
     /// Begins the end of all servers.
     pub fn close_queues(&self, state: &mut State) {
         for it in std::mem::take(&mut state.queues) {
-            let end = move || it.running.end();
-            match std::thread::Builder::new()
-                .name("queues-end".into())
-                .spawn(end)
-            {
-                Ok(thread) => self.queue_ends().push(thread),
-                Err(error) => log::say(format!("queues: cannot start a thread: {error}")),
-            }
+            let ends = it.end_on_thread(|| ());
+            self.queue_ends().extend(ends);
         }
     }
 
@@ -481,6 +479,7 @@ impl Service {
             core,
             namespaces,
             running: Arc::default(),
+            beginning: None,
         };
         (serving, parts)
     }
@@ -523,6 +522,35 @@ fn identity(keys: &QueueKeys) -> Option<Identity> {
 }
 
 impl QueueServing {
+    /// Whether it serves, or is to when the one before it has ended.
+    fn is_there(&self) -> bool {
+        let begins = self.beginning.as_ref();
+        // First: once the thread has ended, the stage is the one that it left.
+        let begins = begins.is_some_and(|it| !it.is_finished());
+        match &*self.running.stage() {
+            Stage::Serves(broker, _) => !broker.has_ended(),
+            Stage::Waits | Stage::Over => begins,
+        }
+    }
+
+    /// Ends it on a thread, which then does the rest.
+    fn end_on_thread(self, rest: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+        let end = move || {
+            self.running.end();
+            // The one before it may have the socket yet.
+            if let Some(beginning) = self.beginning {
+                let _ = beginning.join();
+            }
+            rest();
+        };
+        let builder = std::thread::Builder::new().name("queues-end".into());
+        let spawned = builder.spawn(end);
+        if let Err(error) = &spawned {
+            log::say(format!("queues: cannot start a thread: {error}"));
+        }
+        spawned.ok()
+    }
+
     /// Whether it is what these keys say; volumes may have other names.
     fn is(&self, state: &State, keys: &QueueKeys) -> bool {
         let same = |(of, it): (&Served, &QueueNamespace)| {

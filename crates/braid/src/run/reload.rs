@@ -394,8 +394,12 @@ impl<'a> Reload<'a> {
         self.said.append(&mut changed);
         service.apply_subsystems(&mut state, &self.new, steps.take_host_ports());
         let bound = std::mem::take(&mut self.queues);
-        self.said
-            .extend(service.apply_queues(&mut state, &self.new, bound));
+        for applied in service.apply_queues(&mut state, &self.new, bound) {
+            self.said.push(applied.unwrap_or_else(|why| {
+                log::say(why.clone());
+                why
+            }));
+        }
         // Not before: a subsystem that ends is of their numbers.
         gone.iter().for_each(|it| state.volumes.leave(*it));
         let nvme = nvme_exports::changes(&before, &state.served());

@@ -272,7 +272,7 @@ impl Service {
     /// Takes hosts of all subsystems of the configuration at these addresses.
     ///
     /// # Errors
-    /// No descriptor or thread is left.
+    /// No descriptor or thread is left; the first server of queues that can't begin.
     pub fn serve_configured(
         &self,
         bound: Vec<(SocketAddr, TcpListener)>,
@@ -284,8 +284,10 @@ impl Service {
         state.ensure_open()?;
         let configured = state.configured.clone();
         self.apply_subsystems(&mut state, &configured, ports);
-        self.apply_queues(&mut state, &configured, queues);
-        Ok(())
+        let begun = self.apply_queues(&mut state, &configured, queues);
+        begun
+            .into_iter()
+            .try_for_each(|it| it.map(drop).map_err(anyhow::Error::msg))
     }
 
     /// Listens, if it isn't `bound` yet, and takes clients.

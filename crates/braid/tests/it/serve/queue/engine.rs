@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// A mirror v0, and beside it memory, a file, and two paths to a target.
 struct Volumes {
     place: Place,
-    _target: Process,
+    target: Process,
     uris: [String; 2],
 }
 
@@ -27,7 +27,7 @@ impl Volumes {
         file.set_len(8 << 20).unwrap();
         Some(Self {
             place,
-            _target: target,
+            target,
             uris,
         })
     }
@@ -235,5 +235,40 @@ fn reload_ends_and_begins_servers() {
     assert!(said.contains("removed queues"), "{said}");
     wait_until(|| queue.is_alive().is_err().then_some(()));
     wait_until(|| (!volumes.socket().exists()).then_some(()));
+    end(engine);
+}
+
+/// A server may change again while commands of the one before it have not ended.
+#[test]
+fn reload_changes_server_that_waits() {
+    let Some(volumes) = Volumes::new() else {
+        return;
+    };
+    volumes.config(&ALL, "user_irq = 0\n");
+    let engine = engine(volumes.place.0.path());
+    let mut queue = volumes.open();
+    let known = shifts(&mut queue, &[5]);
+    volumes.target.signal(Signal::STOP);
+    let pieces = [queue.data().unwrap().piece(0, 4096)];
+    let written = queue.write((5, false), 8, 4096 >> known[&5], &pieces, 0);
+    written.unwrap();
+    queue.submit().unwrap();
+    for keys in ["user_irq = 1\n", "user_irq = 2\n"] {
+        volumes.config(&ALL, keys);
+        let reloaded = volumes.place.ask(&["reload"]);
+        let said = String::from_utf8_lossy(&reloaded.stdout);
+        assert!(said.contains("changed queues"), "{reloaded:?}");
+    }
+    volumes.target.signal(Signal::CONT);
+    let options = Options {
+        kind: Kind::UserIrq,
+        ..Options::default()
+    };
+    let next = wait_until(|| Queue::open(&volumes.socket(), &options).ok());
+    // The server of the first reload had one.
+    let mut another = Queue::open(&volumes.socket(), &options).unwrap();
+    let known = shifts(&mut another, &[1]);
+    assert!(write(&mut another, &known, 1, 1).is_success());
+    drop((queue, next, another));
     end(engine);
 }
