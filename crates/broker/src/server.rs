@@ -76,6 +76,7 @@ impl Broker {
         let event = Arc::new(Event::new().map_err(|error| format!("eventfd: {error}"))?);
         let mut server = Server::new(config, Arc::clone(&stop), Arc::clone(&event))?;
         let tell = server.tell.clone();
+        let is_engines = post.is_some();
         let hired = match post {
             None => server.hire(),
             Some(post) => {
@@ -89,7 +90,17 @@ impl Broker {
         }
         let thread = std::thread::Builder::new()
             .name("broker".into())
-            .spawn(move || server.serve())
+            .spawn(move || {
+                let served = server.serve();
+                // An engine asks for the result only when it ends the server.
+                if let Err(why) = &served
+                    && is_engines
+                    && !server.stop.load(Ordering::Acquire)
+                {
+                    tracing::error!("a server of queues has failed, until a reload: {why}");
+                }
+                served
+            })
             .map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Self {
             stop,
