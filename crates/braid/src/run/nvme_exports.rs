@@ -646,6 +646,14 @@ impl Service {
                 ));
             }
         }
+        for socket in state.queues_elsewhere(volume, home) {
+            log::say(format!(
+                "{}: I/O of the queues of {} fails: their core has no I/O queue while a \
+                 controller grants so few; restart the engine, which puts them on another core",
+                state.volumes.name(volume),
+                socket.display()
+            ));
+        }
     }
 
     /// Nothing is left of the subsystem in a place of a core.

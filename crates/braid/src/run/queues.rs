@@ -191,6 +191,13 @@ impl State {
         all.map(|it| it.keys.socket.clone()).collect()
     }
 
+    /// Sockets of the servers of a volume that are on other cores than this.
+    pub fn queues_elsewhere(&self, volume: u16, core: u16) -> impl Iterator<Item = &PathBuf> {
+        let all = self.queues.iter();
+        let all = all.filter(move |it| it.core != core && it.has(volume));
+        all.map(|it| &it.keys.socket)
+    }
+
     /// Namespaces of queues as users see them.
     pub fn queue_namespaces(&self) -> impl Iterator<Item = QueueExported> {
         self.queues.iter().flat_map(|serving| {
@@ -215,11 +222,17 @@ impl State {
 }
 
 impl Service {
-    /// The core of a server's volumes.
+    /// The core of a server's volumes. `serving`: the present one on its socket.
     ///
     /// # Errors
     /// Usage: they are on different ones.
-    fn core_of_queues(&self, state: &State, new: &Config, of: &QueueKeys) -> anyhow::Result<u16> {
+    fn core_of_queues(
+        &self,
+        state: &State,
+        new: &Config,
+        of: &QueueKeys,
+        serving: Option<&QueueServing>,
+    ) -> anyhow::Result<u16> {
         let mut core: Option<(u16, &str)> = None;
         let mut usual = None;
         let numbers = state.volumes.numbered(new);
@@ -229,9 +242,11 @@ impl Service {
                 continue;
             };
             let own = self.senders.core_of(*number) as u16;
-            // Another multipath volume is on every core.
-            if *number < MIRRORS_FROM && !self.senders.seats(*number).keeps_home() {
-                usual = usual.or(Some(own));
+            // Another multipath volume is on every core; one that is served there stays.
+            let stays = serving.filter(|it| it.has(*number)).map(|it| it.core);
+            let keeps_home = stays.is_none() && self.senders.seats(*number).keeps_home();
+            if *number < MIRRORS_FROM && !keeps_home {
+                usual = stays.or(usual).or(Some(own));
                 continue;
             }
             if let Some((core, with)) = core
@@ -264,7 +279,9 @@ impl Service {
         let numbers = state.volumes.numbered(new);
         for at in 0..new.queues.len() {
             let keys = new.queues[at].clone();
-            let core = self.core_of_queues(state, new, &keys)?;
+            let mut serving = state.queues.iter();
+            let serving = serving.find(|it| it.keys.socket == keys.socket);
+            let core = self.core_of_queues(state, new, &keys, serving)?;
             for name in keys.namespaces.iter().map(|it| &it.volume) {
                 let opens = numbers.iter().all(|(_, it)| it.name != *name);
                 let mut volumes = new.volumes.iter_mut();
@@ -309,7 +326,7 @@ impl Service {
                 } else {
                     format!("began queues {shown} anew, which had failed")
                 }));
-                let (mut serving, parts) = self.queue_serving(state, new, keys);
+                let (mut serving, parts) = self.queue_serving(state, new, keys, Some(&old));
                 let running = Arc::clone(&serving.running);
                 let access = keys.access();
                 serving.beginning = self.end_queues(old, move || {
@@ -322,7 +339,7 @@ impl Service {
                 after.push(serving);
                 continue;
             }
-            let (serving, parts) = self.queue_serving(state, new, keys);
+            let (serving, parts) = self.queue_serving(state, new, keys, None);
             let Some(at) = bound.iter().position(|it| it.0 == keys.socket) else {
                 unreachable!("{shown} was made before");
             };
@@ -393,7 +410,7 @@ impl Service {
             namespaces: old.keys.namespaces.clone(),
             ..keys.clone()
         };
-        let stays = self.core_of_queues(state, new, keys).ok() == Some(old.core);
+        let stays = self.core_of_queues(state, new, keys, Some(old)).ok() == Some(old.core);
         let running = Arc::clone(&old.running);
         let stage = running.stage();
         let Stage::Serves(broker, _) = &*stage else {
@@ -456,8 +473,9 @@ impl Service {
         state: &mut State,
         new: &Config,
         keys: &QueueKeys,
+        before: Option<&QueueServing>,
     ) -> (QueueServing, Parts) {
-        let Ok(core) = self.core_of_queues(state, new, keys) else {
+        let Ok(core) = self.core_of_queues(state, new, keys, before) else {
             unreachable!("its volumes are on one core, as was checked");
         };
         let Ok(rights) = rights(keys) else {
@@ -522,6 +540,10 @@ fn identity(keys: &QueueKeys) -> Option<Identity> {
 }
 
 impl QueueServing {
+    fn has(&self, volume: u16) -> bool {
+        self.namespaces.iter().any(|it| it.volume == volume)
+    }
+
     /// Whether it serves, or is to when the one before it has ended.
     fn is_there(&self) -> bool {
         let begins = self.beginning.as_ref();
