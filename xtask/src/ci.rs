@@ -1,11 +1,10 @@
 //! Everything that must hold before a change is offered, and the longer nightly check.
 //!
 //! # Contract
-//! [`steps`] run one after the other, but for those that use the processor time which another one
-//! leaves; each task of theirs within its own time. The first failure ends the run (with
-//! `--keep-going` and `--nightly` all are run) and shows the end of that task's output. Whole
-//! outputs are kept in `target/ci/<task>.log`. The commands for the tests and the demo are read out
-//! of README.md, so that what is checked is what readers type.
+//! [`steps`] run one after the other, each task of theirs within its own time. The first failure
+//! ends the run (with `--keep-going` and `--nightly` all are run) and shows the end of that task's
+//! output. Whole outputs are kept in `target/ci/<task>.log`. The commands for the tests and the
+//! demo are read out of README.md, so that what is checked is what readers type.
 //!
 //! The nightly check writes each task's result into docs/results/nightly.md as the task ends, with
 //! the commit that it ran on ([`report`]); `--resume` leaves out what holds for this very commit.
@@ -19,7 +18,7 @@ mod report;
 mod skips;
 mod steps;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use report::{Row, Tree, Verdict};
 use std::fmt::Write as _;
 use std::fs;
@@ -78,18 +77,17 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         check.record = Some(Mutex::new(record));
     }
     let mut failed = Vec::new();
-    let mut steps = steps.into_iter().peekable();
-    while let Some(step) = steps.next() {
-        let of = step.0.name;
-        let beside: Vec<_> =
-            std::iter::from_fn(|| steps.next_if(|it| it.0.beside == Some(of))).collect();
-        let is_over = std::thread::scope(|scope| -> Result<bool> {
-            let beside = scope.spawn(|| check.run_steps(&beside, args));
-            failed.extend(check.run_steps(&[step], args)?);
-            failed.extend(beside.join().map_err(|_| anyhow!("a step panicked"))??);
-            Ok(!(failed.is_empty() || args.keep_going || args.nightly))
-        })?;
-        if is_over {
+    for (step, part) in steps {
+        let is_left = |task: &&Task| !(args.resume && check.holds(&step.name_of(task)));
+        let tasks: Vec<&Task> = part.tasks.iter().filter(is_left).collect();
+        for name in part.tasks.iter().map(|task| step.name_of(task)) {
+            if !tasks.iter().any(|task| step.name_of(task) == name) {
+                println!("{name:20} has passed on this commit");
+            }
+        }
+        let keep_going = args.keep_going || args.nightly;
+        failed.extend(check.run_tasks(step, &tasks, part.jobs, keep_going)?);
+        if !(failed.is_empty() || keep_going) {
             break;
         }
     }
@@ -264,29 +262,6 @@ impl Check<'_> {
         })
     }
 
-    /// Runs steps one after the other; names of the tasks that failed.
-    ///
-    /// # Errors
-    /// As [`Self::run_tasks`].
-    fn run_steps(&self, steps: &[(&Step, &Part)], args: &Args) -> Result<Vec<String>> {
-        let keep_going = args.keep_going || args.nightly;
-        let mut failed = Vec::new();
-        for (step, part) in steps {
-            let is_left = |task: &&Task| !(args.resume && self.holds(&step.name_of(task)));
-            let tasks: Vec<&Task> = part.tasks.iter().filter(is_left).collect();
-            for name in part.tasks.iter().map(|task| step.name_of(task)) {
-                if !tasks.iter().any(|task| step.name_of(task) == name) {
-                    println!("{name:20} has passed on this commit");
-                }
-            }
-            failed.extend(self.run_tasks(step, &tasks, part.jobs, keep_going)?);
-            if !(failed.is_empty() || keep_going) {
-                break;
-            }
-        }
-        Ok(failed)
-    }
-
     /// Runs tasks of a step, `jobs` at a time, and records each; names of those that failed. After
     /// a failure none is begun unless `keep_going`.
     ///
@@ -386,10 +361,9 @@ impl Check<'_> {
     /// Whether the task's commands succeed; else the end of their output goes to `text`.
     fn run_shell(&self, step: &Step, task: &Task, log: &Path, text: &mut String) -> Result<bool> {
         let (name, shell) = (step.name_of(task), self.words.shell(task));
-        let mut command = Command::new("nice");
-        let nice = if step.beside.is_some() { "19" } else { "0" };
+        let mut command = Command::new("bash");
         command
-            .args(["-n", nice, "bash", "-euo", "pipefail", "-c", &shell])
+            .args(["-euo", "pipefail", "-c", &shell])
             .current_dir(self.root);
         command.env("commit", self.words.commit.to_string());
         // A skip printed with println! is seen too.
@@ -488,7 +462,6 @@ mod tests {
             tasks: &TASKS,
         }),
         needs: None,
-        beside: None,
     };
 
     const fn task(label: &'static str, shell: &'static str) -> Task {

@@ -18,9 +18,6 @@ pub struct Step {
     pub nightly: Option<Part>,
     /// A program without which it is skipped.
     pub needs: Option<&'static str>,
-    /// The step beside which it runs, with processor time that this one leaves: tests of whole
-    /// programs mostly wait.
-    pub beside: Option<&'static str>,
 }
 
 /// Part of a step in one of the checks.
@@ -70,7 +67,6 @@ const fn both(name: &'static str, checks: &'static str, tasks: &'static [Task]) 
         ci: Some(part("", 1, tasks)),
         nightly: None,
         needs: None,
-        beside: None,
     }
 }
 
@@ -86,7 +82,6 @@ const fn nightly(
         ci: None,
         nightly: Some(part("", 1, tasks)),
         needs,
-        beside: None,
     }
 }
 
@@ -97,14 +92,6 @@ const fn more(name: &'static str, checks: &'static str, ci: Part, nightly: Part)
         ci: Some(ci),
         nightly: Some(nightly),
         needs: None,
-        beside: None,
-    }
-}
-
-const fn beside_test(step: Step) -> Step {
-    Step {
-        beside: Some("test"),
-        ..step
     }
 }
 
@@ -191,17 +178,26 @@ pub const STEPS: [Step; 18] = [
         // All that fail are shown by one run.
         &[task("", 3600, "{test} --no-fail-fast")],
     ),
-    beside_test(both(
+    both(
+        "doc",
+        "documentation, its links",
+        &[task(
+            "",
+            300,
+            "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
+        )],
+    ),
+    both(
         "release",
         "the release build",
-        &[task("", 3600, "cargo build --release")],
-    )),
-    beside_test(both(
+        &[task("", 1200, "cargo build --release")],
+    ),
+    both(
         "sim",
         "policies against their bound",
-        &[task("", 3600, "{sim} --check scenarios")],
-    )),
-    beside_test(more(
+        &[task("", 1200, "{sim} --check scenarios")],
+    ),
+    more(
         "chaos",
         "worlds of faults, plain ones and those with a mirror",
         // Seeds 1 to 1,400 and 1 to 360 are tests of the simulator.
@@ -260,8 +256,8 @@ pub const STEPS: [Step; 18] = [
                 ),
             ],
         ),
-    )),
-    beside_test(more(
+    ),
+    more(
         "canaries",
         "planted bugs",
         part(
@@ -274,15 +270,6 @@ pub const STEPS: [Step; 18] = [
             1,
             &[task("", 3600, "cargo xtask canaries --check")],
         ),
-    )),
-    both(
-        "doc",
-        "documentation, its links",
-        &[task(
-            "",
-            300,
-            "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
-        )],
     ),
     // Its figures gate nothing.
     both(
@@ -502,15 +489,6 @@ mod tests {
     fn shell(nightly: bool) -> String {
         let tasks = tasks(nightly).map(|(_, task)| task.shell);
         tasks.collect::<Vec<_>>().join("\n")
-    }
-
-    #[test]
-    fn steps_beside_another_stand_behind_it() {
-        for pair in STEPS.windows(2) {
-            let [before, step] = pair else { continue };
-            let is_behind = Some(before.name) == step.beside || before.beside == step.beside;
-            assert!(step.beside.is_none() || is_behind, "{}", step.name);
-        }
     }
 
     #[test]
