@@ -714,8 +714,8 @@ impl QueueServer {
     }
 
     /// Gives memory to requests that wait for it, in the order in which they came; whether any got
-    /// some. Where there is no room for one whose namespace has none, those behind it wait too: else
-    /// large ones never got any. Those of other namespaces are in the way of their own only.
+    /// some. Where there is no room for one whose namespace has none, those behind it wait too:
+    /// else large ones never got any. Those of other namespaces are in the way of their own only.
     fn grant_memory(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
         if !core::mem::take(&mut self.may_grant) {
             return false;

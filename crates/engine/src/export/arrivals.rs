@@ -8,11 +8,11 @@
 //! A client comes ([`NbdServer::arrive`]) and each core is asked to [settle](NbdServer::settle) it.
 //! The core asks its reactor which connections of the volume's clients have ended, read or not
 //! ([`Output::CheckEnd`]). It answers once none of these begins a change any more: each was read to
-//! its end, and what it had not begun was dropped, or has begun if it sent DISC. Then the core shows
-//! what is under way. A blocked connection is not read: [`END_READ_NS`] after its end was found it
-//! is closed unread.
+//! its end, and what it had not begun was dropped, or has begun if it sent DISC. Then the core
+//! shows what is under way. A blocked connection is not read: [`END_READ_NS`] after its end was
+//! found it is closed unread.
 //!
-//! What was sent before a DISC is executed, however long that takes: a new client waits for the
+//! Changes before a DISC are executed, however long that takes: a new client waits for the
 //! last of these changes to begin. Other cores can't be told of it sooner: a change that is shown
 //! before it begins could wait for one that waits for it.
 use super::clients::{Client, State};
@@ -135,7 +135,7 @@ impl NbdServer {
         has_ended && is_of(it, volume) && self.may_begin(client)
     }
 
-    /// Whether changes of a client may yet begin: the server executes what came before a DISC (NBD).
+    /// Whether changes of a client may yet begin: the server executes all before a DISC (NBD).
     fn may_begin(&self, client: u16) -> bool {
         let it = &self.clients[usize::from(client)];
         let State::Session(session) = &it.state else {

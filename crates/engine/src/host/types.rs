@@ -486,8 +486,8 @@ pub enum PathNews {
     Found(Box<PathFacts>),
     /// Something else happened to a path of a volume.
     Of(u16, PathIndex, PathEvent),
-    /// A flush of a volume has failed on a core, for what the engine before has lost, and its caller
-    /// has heard of it.
+    /// A flush of a volume has failed on a core, for what the engine before has lost, and its
+    /// caller has heard of it.
     LossReported {
         /// Of the volume.
         volume: u16,
