@@ -57,7 +57,7 @@ const CANARIES: [Canary; 55] = canaries! {
     StaleAna, 100, "failed", "T26: changes of ANA states are ignored";
     FlushOnOne, 200, "disk", "T13: one controller flushes for all";
     ForgottenCache, 600, "disk", "T13: a flush is good after a lost cache";
-    FlushOfOneLife, 200, "disk", "T13: writes acknowledged by the previous engine are not flushed";
+    FlushOfOneLife, 400, "disk", "T13: writes acknowledged by the previous engine are not flushed";
     ToldTwice, 400, "failed", "T13: two flushes fail for one loss";
     Overtaking, 400, "disk", "changes of parts of one block overtake each other";
     EdgeBeforeGate, 400, "disk",
