@@ -318,6 +318,10 @@ impl Trial<'_> {
         while self.legs.count() > 0 {
             self.legs.dismiss(0)?;
         }
+        // An engine refuses legs of another mirror than those it has records of.
+        for host in [&self.directory.0, &self.directory.0.join("away")] {
+            let _ = std::fs::remove_dir_all(host.join("state"));
+        }
         let count = self.args.legs.into();
         self.legs = Legs::create(&self.common.program, &self.directory.0, count, false)?;
         self.ledgers = ledgers(false);
