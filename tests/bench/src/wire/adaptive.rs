@@ -206,6 +206,10 @@ fn used_ns(id: u32) -> Result<u64> {
     let mut sum = 0;
     for task in fs::read_dir(format!("/proc/{id}/task"))? {
         let text = fs::read_to_string(task?.path().join("schedstat"));
+        if Path::new("/proc/self/schedstat").exists() && text.is_err() {
+            // The thread has ended since.
+            continue;
+        }
         let text = text.context("this kernel counts no processor time in schedstat")?;
         let first = text.split_whitespace().next().map(str::parse::<u64>);
         sum += first.with_context(|| format!("no time in {text:?}"))??;

@@ -166,7 +166,8 @@ fn removed_volume_ends_its_commands_by_name() {
     let mut queue = volumes.open();
     let known = shifts(&mut queue, &ALL.map(|it| it.0));
     for (nsid, _) in ALL {
-        assert!(write(&mut queue, &known, nsid, 1).is_success(), "{nsid}");
+        let status = write(&mut queue, &known, nsid, 1);
+        assert!(status.is_success(), "{nsid}: {status}");
     }
     assert!(Queue::open(&volumes.socket(), &Options::default()).is_ok());
     // NSID 2 is none any more, 3 is another volume.
@@ -192,7 +193,8 @@ fn removed_volume_ends_its_commands_by_name() {
     let nsids = [1, 3, 4];
     let known = shifts(&mut next, &nsids);
     for nsid in nsids {
-        assert!(write(&mut next, &known, nsid, 3).is_success(), "{nsid}");
+        let status = write(&mut next, &known, nsid, 3);
+        assert!(status.is_success(), "{nsid}: {status}");
     }
     drop((queue, next));
     end(engine);
