@@ -180,12 +180,16 @@ impl Course<'_> {
     /// Returns the records about each leg; `None`: they are no mirror.
     fn said_of_cuts(&self, durable: bool) -> Option<Vec<Said>> {
         let legs = Legs::of(self.rig.leg_disks(), durable);
-        let is_cut = |it: &Superblock| it.cut_at > 0;
-        let each = legs.in_sync()?.into_iter().zip(legs.said());
-        let each = each.map(|(in_sync, said)| match in_sync {
-            false => Said::Left,
-            true if said.as_ref().is_ok_and(is_cut) => Said::Cut,
-            true => Said::Whole,
+        let each = legs.in_sync()?.into_iter().zip(legs.said()).zip(&self.cuts);
+        let each = each.map(|((in_sync, said), cut)| {
+            // It may have been smaller before, but not as small.
+            let end = cut.map_or(u64::MAX, |it| it.from.max(1));
+            let is_cut = |it: &Superblock| it.cut_at > 0 && it.cut_at <= end;
+            match in_sync {
+                false => Said::Left,
+                true if said.as_ref().is_ok_and(is_cut) => Said::Cut,
+                true => Said::Whole,
+            }
         });
         Some(each.collect())
     }
