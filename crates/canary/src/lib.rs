@@ -172,11 +172,13 @@ pub enum Bug {
     FlushOfOneCore,
     /// Writes of another core that a lost controller has not flushed do not count.
     LossOfOneCore,
+    /// A client is greeted before all cores have read the ends of its earlier connections.
+    GreetedAtOnce,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 78] = [
+    pub const ALL: [Self; 79] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -255,6 +257,7 @@ impl Bug {
         Self::EdgesOnTwoCores,
         Self::FlushOfOneCore,
         Self::LossOfOneCore,
+        Self::GreetedAtOnce,
     ];
 }
 

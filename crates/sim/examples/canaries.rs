@@ -33,7 +33,7 @@ macro_rules! canaries {
 }
 
 /// All but those of mirrors.
-const CANARIES: [Canary; 55] = canaries! {
+const CANARIES: [Canary; 56] = canaries! {
     Unfenced, 100, "disk", "T9: an unanswered write is repeated at once";
     ShortBound, 200, "disk", "T9: the bound of held writes lacks one KATO";
     IgnoredMark, 200, "disk", "T9: after an unclean stop no I/O waits";
@@ -67,6 +67,8 @@ const CANARIES: [Canary; 55] = canaries! {
     EdgesOnTwoCores, 400, "disk", "T46: a change of a part of a block is not alone on all cores";
     FlushOfOneCore, 400, "disk", "T13: a flush covers what its own core has written";
     LossOfOneCore, 1000, "disk", "T13: what other cores had on a lost path does not count";
+    GreetedAtOnce, 400, "disk",
+        "T9: a client is greeted before all cores have read the ends of its earlier connections";
     NoBehind, 600, "wrong", "T9: overlapping writes do not wait for a held write";
     ForgottenCqt, 400, "disk", "T9: a reported CQT is ignored";
     BusyStays, 400, "failed", "T4: a path that stays busy is not left";

@@ -22,6 +22,7 @@ use crate::limits::{ARRIVALS_READY, END_READ_NS};
 use crate::machine::Output;
 use crate::mirror::MIRRORS_FROM;
 use alloc::vec::Vec;
+use canary::Bug;
 
 /// The peer's end of a client's connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +76,7 @@ impl NbdServer {
         // A mirror's clients are on one core.
         let is_home = !devices.cross_core.has_others() || volume >= MIRRORS_FROM;
         let is_first = || !self.clients.iter().any(|it| is_of(it, volume));
-        if is_home && is_first() {
+        if is_home && is_first() || canary::has(Bug::GreetedAtOnce) {
             return None;
         }
         Some(devices.cross_core.arrive(volume, is_home))

@@ -198,6 +198,8 @@ impl Course<'_> {
             (Kind::Reset | Kind::ResetCore | Kind::HalfOpen, _) => {
                 host_is_well && !self.open_wires(whom).is_empty()
             }
+            // Also while a core stands still, which does not see it then.
+            (Kind::ClientReset, _) => self.host_is_there(whom.host),
             (_, Scope::World) => true,
             (_, Scope::Port | Scope::Target) => target_is_well(whom.target),
             (_, Scope::Path | Scope::Host) => host_is_well,
@@ -206,12 +208,19 @@ impl Course<'_> {
 
     /// Whether a host is there, and neither stands still nor stops.
     pub(super) fn host_is_well(&self, host: usize) -> bool {
-        let (host, world) = (&self.rig.hosts[host], &self.rig.world);
-        let is_well = |&node: &usize| {
-            let node = &world.nodes[node];
-            !node.is_dead() && !node.stopped && node.frozen_ns <= world.now_ns
+        let world = &self.rig.world;
+        let mut cores = self.rig.hosts[host].cores.iter();
+        self.host_is_there(host) && cores.all(|&it| world.nodes[it].frozen_ns <= world.now_ns)
+    }
+
+    /// Whether a host is there, and does not stop.
+    fn host_is_there(&self, host: usize) -> bool {
+        let host = &self.rig.hosts[host];
+        let is_there = |&node: &usize| {
+            let node = &self.rig.world.nodes[node];
+            !node.is_dead() && !node.stopped
         };
-        host.stopping.is_none() && host.cores.iter().all(is_well)
+        host.stopping.is_none() && host.cores.iter().all(is_there)
     }
 
     /// The wires of a path over which there are connections.

@@ -6,8 +6,9 @@
 //!   miss, `front`: front ends, `exports`: they come and go; [`run`]: it happens, and is judged
 //! * [`history`]: what clients did and saw, and whether a disk could have done it
 //! * `fault`: faults begin and end; `strike`: those of network and processes, `harm`: those of
-//!   devices and answers, and what users do, `guests`: those of connections of applications;
-//!   `overlap`: several at a time; `touch`: which of them touched something
+//!   devices and answers, and what users do, `guests`: those of connections of applications,
+//!   `return_elsewhere`: these return while a core stands still; `overlap`: several at a time;
+//!   `touch`: which of them touched something
 //! * `check`: conditions at the end, `pardon`: failures that faults excuse, `count`: counts,
 //!   `peaks`: memory, `lives`, `tally`: sums by life and connection; [`judged`]: the checks that
 //!   had something to judge; `wire_recorder`: identifiers in use; `good`: usable paths,
@@ -66,6 +67,7 @@ mod parting;
 mod peaks;
 pub mod plan;
 mod prelude;
+mod return_elsewhere;
 mod rig;
 pub mod run;
 mod settings;
