@@ -204,8 +204,7 @@ impl CoreQueues {
         }
         self.moves.copied[at] = 0;
         let door = lane.door().clone();
-        core.queues()
-            .open(at as u32, Box::new(move || door.is_shut()));
+        core.open_queue(at as u32, Box::new(move || door.is_shut()));
         let namespaces = Arc::clone(lane.namespaces());
         self.lanes[at] = Some(Served {
             lane,

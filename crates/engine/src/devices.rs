@@ -128,6 +128,14 @@ impl<'a> BackEnds<'a> {
         }
     }
 
+    /// As [`Volume::flush_losses`]; a mirror is on one core.
+    pub fn flush_losses(self, device: DeviceId) -> u32 {
+        match BackEnd::of(device) {
+            BackEnd::Multipath(volume) => self.host.volume(volume).map_or(0, Volume::flush_losses),
+            BackEnd::Mirror(_) => self.times_given_up(device),
+        }
+    }
+
     /// The status of a range: adds to `list` what holds all of it, each with the offset of the
     /// range there. A hole in all of them reads as zeroes. `false`: nothing can be said of
     /// it.
@@ -294,6 +302,11 @@ impl Devices {
     /// As [`Volume::times_given_up`], of any device.
     pub fn times_given_up(&self, volume: u16) -> u32 {
         self.back_ends().times_given_up(DeviceId(volume))
+    }
+
+    /// As [`Volume::flush_losses`], of any device.
+    pub fn flush_losses(&self, volume: u16) -> u32 {
+        self.back_ends().flush_losses(DeviceId(volume))
     }
 
     /// As [`Multipath::flush_failed_for`], of any device; of one that is not here, nothing.

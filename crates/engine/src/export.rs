@@ -71,6 +71,7 @@ use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 use arrivals::Arrivals;
 use clients::{Client, State};
@@ -233,6 +234,9 @@ pub(crate) struct NbdServer {
     /// Identities of readers whose connections are to come, by export in order.
     sources: VecDeque<(u32, Reader)>,
     clients: Vec<Client>,
+    /// Of each, low bits of the [losses](Devices::flush_losses) that it was told of, or that were
+    /// before it.
+    losses: Vec<u16>,
     /// Places that are free, the lowest on top.
     free: BinaryHeap<Reverse<u16>>,
     arrivals: Arrivals,
@@ -275,6 +279,7 @@ impl NbdServer {
             refused: Vec::new(),
             sources: VecDeque::new(),
             clients: (0..config.clients_max).map(|_| Client::default()).collect(),
+            losses: vec![0; config.clients_max.into()],
             free: (0..config.clients_max).map(Reverse).collect(),
             arrivals: Arrivals::new(),
             turned_away: Seldom::new(1),

@@ -161,7 +161,7 @@ pub(crate) struct NvmeServer {
     requests: Vec<Option<Request>>,
     /// How often the device of a request had given up unflushed writes when its zeroes were begun:
     /// a flush may follow, as a request of the same number.
-    zeroed_from: Vec<u32>,
+    zeroed_from: Vec<u16>,
     /// Requests that wait for a free slot of their device.
     waiting: SlotQueues,
     zeroes: ZeroBuffer,
@@ -555,8 +555,8 @@ impl NvmeServer {
         let is_flush = of.op == DeviceOp::Flush;
         pipeline.start(devices, false);
         if is_flush && matches!(self.target.action(id), Action::WriteZeroes { .. }) {
-            let given_up = self.zeroed_from[id as usize];
-            self.request(id).pipeline.continue_from(given_up);
+            let losses = self.zeroed_from[id as usize];
+            self.request(id).pipeline.continue_from(losses);
         }
         self.pump(devices, id, now_ns);
     }
@@ -715,11 +715,11 @@ impl NvmeServer {
             if at >= self.zeroed_from.len() {
                 self.zeroed_from.resize(at + 1, 0);
             }
-            self.zeroed_from[at] = request.pipeline.given_up();
+            self.zeroed_from[at] = request.pipeline.losses();
         }
         // That of zeroes tells of nothing but these.
         let is_asked = self.target.action(id) == Action::Flush;
-        let is_loss = is_asked && request.pipeline.given_up() != devices.times_given_up(volume);
+        let is_loss = is_asked && request.pipeline.has_lost(devices);
         let result = request.verdict.unwrap_or_else(|| match outcome {
             None => Ok(()),
             // Repeated, as hosts do after a status of a path, it would find nothing unflushed and

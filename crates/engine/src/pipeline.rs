@@ -115,9 +115,11 @@ pub(crate) struct Pipeline {
     /// I/Os that its range was cut into.
     pieces: u16,
     /// How often its device had given up unflushed writes when the request began, and how often the
-    /// request was begun anew for that (T13).
-    given_up: u32,
+    /// request was begun anew for that (T13). Low bits: a request sees fewer.
+    given_up: u16,
     again: u8,
+    /// How many losses flushes of this core had failed for when it began.
+    losses: u16,
     zeroing: Zeroing,
     /// It waits for a slot of its device.
     is_queued: bool,
@@ -151,6 +153,7 @@ impl Default for Pipeline {
             pieces: 0,
             given_up: 0,
             again: 0,
+            losses: 0,
             zeroing: Zeroing::Fast,
             is_queued: false,
             order: None,
@@ -242,14 +245,19 @@ impl Pipeline {
         }
     }
 
-    /// How often its device had given up unflushed writes when it was begun.
-    pub fn given_up(&self) -> u32 {
-        self.given_up
+    /// How many losses flushes of this core had failed for when it was begun.
+    pub fn losses(&self) -> u16 {
+        self.losses
     }
 
     /// It is to make durable what was begun then.
-    pub fn continue_from(&mut self, given_up: u32) {
-        self.given_up = given_up;
+    pub fn continue_from(&mut self, losses: u16) {
+        self.losses = losses;
+    }
+
+    /// Whether a flush of this core has failed for a loss since then.
+    pub fn has_lost(&self, devices: &Devices) -> bool {
+        self.losses != devices.flush_losses(self.device) as u16
     }
 
     /// Whether an I/O of its range was asked for.
@@ -292,7 +300,8 @@ impl Pipeline {
     /// No change is in the way: its I/Os begin, with those of blocks that it covers partly.
     #[inline]
     pub fn start(&mut self, devices: &Devices, has_edges: bool) {
-        self.given_up = devices.times_given_up(self.device);
+        self.given_up = devices.times_given_up(self.device) as u16;
+        self.losses = devices.flush_losses(self.device) as u16;
         self.asked = 0;
         self.enter(if has_edges { Stage::Edges } else { Stage::Io });
     }
@@ -389,7 +398,7 @@ impl Pipeline {
             let Some((io, part)) = next(self) else {
                 break;
             };
-            if part == Part::Flush && self.given_up != devices.times_given_up(self.device) {
+            if part == Part::Flush && self.has_lost(devices) {
                 // While it waited what it is to make durable was lost, perhaps, and another flush
                 // was told: the device finds nothing unflushed (T13).
                 self.fail(Outcome::PathError);
@@ -503,7 +512,7 @@ impl Pipeline {
             (self.asked, self.cursor) = (0, self.range.start);
             return true;
         }
-        let given_up = devices.times_given_up(self.device);
+        let given_up = devices.times_given_up(self.device) as u16;
         if self.pieces < 2 || self.given_up == given_up {
             return false;
         }
@@ -513,6 +522,7 @@ impl Pipeline {
         }
         self.again += 1;
         self.given_up = given_up;
+        self.losses = devices.flush_losses(self.device) as u16;
         (self.asked, self.cursor) = (0, self.range.start);
         true
     }

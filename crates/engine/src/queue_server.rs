@@ -11,13 +11,15 @@
 //! [released](crate::Core::release_queue_command) and no leg of a mirror has the memory any more
 //! (T10). Each write goes through [`QueueServer::next_load`] first.
 //!
-//! A namespace has a number of its own that is never another's, and ends with its device or when it
-//! is removed: its commands then end with Invalid Namespace as soon as no device has them.
+//! A namespace has a number, and ends with its device or when it is removed: its commands then end
+//! with Invalid Namespace as soon as no device has them. Its number may be another's once no queue
+//! is open that knows the removed one.
 //! Right before a device gets a change, the client is asked whether it has let go of its queue; it
 //! may have sent something newer elsewhere (T9). A change that a device has keeps its place among
 //! the others until it has ended.
 //!
-//! A flush fails for each queue that had unflushed writes when its device gave some up (T13).
+//! When a device has given up unflushed writes, the next flush of each queue that was open then fails
+//! once, whoever wrote them: an application may flush by another queue than it writes by (T13).
 //!
 //! # Limits
 //! One namespace has at most half of the memory for payload. Commands wait for memory in the order
@@ -35,11 +37,15 @@ use crate::slot_queues::SlotQueues;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use block::{FlushTracker, Issuer, Range, SlotMap};
+use block::{Issuer, Range, SlotMap};
 use multipath::Outcome;
 use nvme::wire::Status;
 use request::{Phase, Request};
 pub use request::{QueueCommand, QueueDone, QueueOp};
+
+/// The end of a flush that tells of a loss. Repeated, it would find nothing unflushed and hide that
+/// (T13).
+const LOSS: Status = Status::WRITE_FAULT.with_dnr();
 
 /// Its number among the front ends.
 pub(crate) const QUEUES: u32 = (u32::MAX >> 1) - 2;
@@ -61,26 +67,11 @@ struct Client {
     has_let_go: HasLetGo,
     /// Commands that wait for memory.
     waiting: u32,
-    /// Namespaces that it wrote to.
-    wrote: Vec<Wrote>,
+    /// Its namespaces, and [losses](Devices::flush_losses) of each that it was told of, or that
+    /// were before it.
+    losses: Vec<(u32, u32)>,
     /// Nothing of it is answered any more.
     is_closed: bool,
-}
-
-/// Writes of a queue to a namespace that it did not flush.
-struct Wrote {
-    namespace: u32,
-    /// How often the device had given up unflushed writes before the first of these.
-    given_up: u32,
-    writes: FlushTracker,
-    /// Writes that have not ended; each may have been done.
-    under_way: u32,
-}
-
-impl Wrote {
-    fn is_flushed(&self) -> bool {
-        self.writes.is_flushed() && self.under_way == 0
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,7 +194,12 @@ impl QueueServer {
     ///
     /// # Panics
     /// One has it.
-    pub fn open(&mut self, queue: u32, has_let_go: HasLetGo) {
+    pub(crate) fn open(&mut self, devices: &Devices, queue: u32, has_let_go: HasLetGo) {
+        let served = (0..).zip(&self.namespaces).filter_map(|(number, it)| {
+            let it = it.as_ref().filter(|it| it.presence == Presence::Served)?;
+            Some((number, devices.flush_losses(it.volume)))
+        });
+        let losses = served.collect();
         let at = queue as usize;
         if at >= self.clients.len() {
             self.clients.resize_with(at + 1, || None);
@@ -211,7 +207,7 @@ impl QueueServer {
         let before = self.clients[at].replace(Client {
             has_let_go,
             waiting: 0,
-            wrote: Vec::new(),
+            losses,
             is_closed: false,
         });
         assert!(before.is_none(), "queue {queue} is open");
@@ -237,20 +233,28 @@ impl QueueServer {
         client.as_ref().is_some_and(|it| it.waiting > 0)
     }
 
-    /// A device becomes a namespace, with a number that none ever had.
+    /// A device becomes a namespace, with a number that none has, or one that was removed and that
+    /// no open queue knows.
+    ///
+    /// # Panics
+    /// One has it.
     pub fn add_namespace(&mut self, number: u32, volume: u16) {
         let at = number as usize;
         if at >= self.namespaces.len() {
             self.namespaces.resize_with(at + 1, || None);
         }
-        let before = self.namespaces[at].replace(Namespace {
+        let before = self.namespaces[at].as_ref();
+        let is_free = before.is_none_or(|it| it.presence == Presence::Gone);
+        assert!(is_free, "namespace {number} is served");
+        // Legs of a mirror may have memory of the removed one's commands (T10).
+        let held = before.map_or(0, |it| it.held);
+        self.namespaces[at] = Some(Namespace {
             volume,
             presence: Presence::Served,
-            held: 0,
+            held,
             left_in: 0,
             counters: QueueCounters::default(),
         });
-        assert!(before.is_none(), "namespace {number} was there");
     }
 
     /// A namespace is removed.
@@ -302,7 +306,6 @@ impl QueueServer {
             }
         }
         let volume = self.namespace(of.namespace).volume;
-        self.note_write(devices, &of, volume);
         let needs = of.payload();
         let id = self.requests.insert(Request::new(of)).index();
         self.set_up(id, volume);
@@ -417,15 +420,7 @@ impl QueueServer {
 
     /// The I/Os of an operation begin.
     fn start(&mut self, devices: &Devices, id: u32) {
-        let Request { of, pipeline, .. } = &mut self.requests[id];
-        pipeline.start(devices, false);
-        if let QueueOp::Flush { .. } = of.op {
-            let (queue, namespace) = (of.queue, of.namespace);
-            let covers = self
-                .wrote(queue, namespace)
-                .map(|it| it.writes.covered_now());
-            self.requests[id].covers = covers.unwrap_or_default();
-        }
+        self.requests[id].pipeline.start(devices, false);
     }
 
     /// How a request ends that must not begin, or go on.
@@ -514,8 +509,8 @@ impl QueueServer {
                 true
             }
             QueueOp::Flush { rest } if !rest.is_empty() => {
-                if let Some(lost) = self.flushed(devices, id) {
-                    self.requests[id].verdict = Some(lost);
+                if self.learns_of_loss(devices, id) {
+                    self.requests[id].verdict = Some(LOSS);
                     return false;
                 }
                 self.flush_next(devices, id)
@@ -555,28 +550,23 @@ impl QueueServer {
 
     fn end(&mut self, devices: &mut Devices, id: u32) {
         let it = &mut self.requests[id];
-        let volume = it.pipeline.device();
         let outcome = it.pipeline.end(id, devices, &mut self.slots);
         let is_read = matches!(it.of.op, QueueOp::Read);
         let verdict = it.verdict;
-        let given_up = it.pipeline.given_up();
+        let has_lost = it.pipeline.has_lost(devices);
         let is_flush = matches!(it.of.op, QueueOp::Flush { .. });
         let mut status = match (verdict, outcome) {
             (Some(status), _) => status,
             (None, None) => Status::SUCCESS,
             // Repeated, it would find nothing unflushed and hide the loss (T13).
-            (None, Some(_)) if is_flush && given_up != devices.times_given_up(volume) => {
-                Status::WRITE_FAULT.with_dnr()
-            }
+            (None, Some(_)) if is_flush && has_lost => LOSS,
             (None, Some(outcome)) => status_of(outcome, is_read, Status::INTERNAL_PATH),
         };
-        if is_flush {
-            if status.is_success() {
-                status = self.flushed(devices, id).unwrap_or(status);
-            } else if verdict.is_none() {
-                self.requests[id].is_failed_flush = true;
-                self.told(devices, id, volume);
+        if is_flush && verdict.is_none_or(|it| it == LOSS) {
+            if self.learns_of_loss(devices, id) && status.is_success() {
+                status = LOSS;
             }
+            self.requests[id].is_failed_flush = !status.is_success();
         }
         self.ended(id, status);
     }
@@ -586,19 +576,10 @@ impl QueueServer {
         let it = &mut self.requests[id];
         it.status = status;
         it.phase = Phase::Ended;
-        let (queue, namespace) = (it.of.queue, it.of.namespace);
-        let writes = it.of.op.writes();
+        let namespace = it.of.namespace;
         let counters = &mut self.namespace(namespace).counters;
         counters.commands += 1;
         counters.errors += u64::from(!status.is_success());
-        if let Some(fua) = writes
-            && let Some(wrote) = self.wrote(queue, namespace)
-        {
-            wrote.under_way -= 1;
-            if !fua && status.is_success() {
-                wrote.writes.acknowledge();
-            }
-        }
         self.done.push_back(id);
     }
 
@@ -752,53 +733,16 @@ impl QueueServer {
 }
 
 impl QueueServer {
-    fn wrote(&mut self, queue: u32, namespace: u32) -> Option<&mut Wrote> {
-        let client = self.clients[queue as usize].as_mut()?;
-        client.wrote.iter_mut().find(|it| it.namespace == namespace)
-    }
-
-    /// A queue that writes is told of writes that are given up from now on.
-    fn note_write(&mut self, devices: &Devices, of: &QueueCommand, volume: u16) {
-        if of.op.writes().is_none() {
-            return;
-        }
-        let given_up = devices.times_given_up(volume);
-        let (queue, namespace) = (of.queue, of.namespace);
-        if self.wrote(queue, namespace).is_none() {
-            self.client(queue).wrote.push(Wrote {
-                namespace,
-                given_up,
-                writes: FlushTracker::default(),
-                under_way: 0,
-            });
-        }
-        if let Some(it) = self.wrote(queue, namespace) {
-            if it.is_flushed() {
-                // Writes that were lost before are none of those that it has yet to flush.
-                it.given_up = given_up;
-            }
-            it.under_way += 1;
-        }
-    }
-
-    /// A flush of the request's namespace has ended well. Returns the status that tells of a loss
-    /// that another queue's flush was told first.
-    fn flushed(&mut self, devices: &Devices, id: u32) -> Option<Status> {
+    /// A flush has ended. Returns whether its queue has a loss of the namespace yet to be told of,
+    /// which it is by this flush.
+    fn learns_of_loss(&mut self, devices: &Devices, id: u32) -> bool {
         let it = &self.requests[id];
-        let (queue, namespace, covers) = (it.of.queue, it.of.namespace, it.covers);
-        let given_up = devices.times_given_up(it.pipeline.device());
-        let wrote = self.wrote(queue, namespace)?;
-        let is_lost = wrote.given_up != given_up && !wrote.is_flushed();
-        wrote.given_up = given_up;
-        wrote.writes.flushed(covers);
-        is_lost.then_some(Status::WRITE_FAULT.with_dnr())
-    }
-
-    /// A flush has failed, which tells its queue of what was given up so far.
-    fn told(&mut self, devices: &Devices, id: u32, volume: u16) {
-        let (queue, namespace) = (self.requests[id].of.queue, self.requests[id].of.namespace);
-        if let Some(it) = self.wrote(queue, namespace) {
-            it.given_up = devices.times_given_up(volume);
-        }
+        let losses = devices.flush_losses(it.pipeline.device());
+        let Some(client) = self.clients[it.of.queue as usize].as_mut() else {
+            return false;
+        };
+        let mut known = client.losses.iter_mut();
+        let known = known.find(|(namespace, _)| *namespace == it.of.namespace);
+        known.is_some_and(|(_, known)| core::mem::replace(known, losses) != losses)
     }
 }

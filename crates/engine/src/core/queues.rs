@@ -1,6 +1,8 @@
 //! The queue server's part of [`Core`]: functions for the caller that has the queues.
 use super::Core;
-use crate::queue_server::{QUEUES, QueueCommand, QueueCounters, QueueMemory, QueueServer};
+use crate::queue_server::{
+    HasLetGo, QUEUES, QueueCommand, QueueCounters, QueueMemory, QueueServer,
+};
 use block::Issuer;
 
 impl Core {
@@ -14,6 +16,14 @@ impl Core {
     /// afterwards.
     pub fn queues(&mut self) -> &mut QueueServer {
         &mut self.queues
+    }
+
+    /// Opens a queue, with a number that none has.
+    ///
+    /// # Panics
+    /// One has it.
+    pub fn open_queue(&mut self, queue: u32, has_let_go: HasLetGo) {
+        self.queues.open(&self.devices, queue, has_let_go);
     }
 
     /// Counters of the namespaces of queues, by number.

@@ -223,7 +223,9 @@ impl NbdServer {
             ..Config::default()
         };
         let session = Session::new(config, exports, now_ns);
-        self.clients[usize::from(client)].state = State::Session(Box::new(session));
+        let it = &mut self.clients[usize::from(client)];
+        it.state = State::Session(Box::new(session));
+        self.losses[usize::from(client)] = devices.flush_losses(it.volume) as u16;
         self.touch(client);
     }
 

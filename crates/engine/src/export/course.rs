@@ -279,8 +279,17 @@ impl NbdServer {
         let is_flush = work.request.kind == Kind::Flush;
         let was_flushed = is_flush || work.pipeline.stage() == Stage::Flush;
         let outcome = work.pipeline.end(ticket, devices, &mut self.course.slots);
-        let error = outcome.and_then(|it| errno(it, work.request.kind));
+        let mut error = outcome.and_then(|it| errno(it, work.request.kind));
         let (client, token) = (work.client, work.request.token);
+        if is_flush {
+            // Each client that was there is told of a loss once, whoever wrote what is lost: one
+            // may flush by another connection than it writes by (T13).
+            let losses = devices.flush_losses(work.pipeline.device()) as u16;
+            let known = &mut self.losses[usize::from(client)];
+            if core::mem::replace(known, losses) != losses {
+                error.get_or_insert(Errno::Io);
+            }
+        }
         if was_flushed && error.is_some() {
             // That of a change tells of nothing but that change.
             let heard = is_flush && !self.clients[usize::from(client)].closed;

@@ -181,6 +181,12 @@ impl Volume {
         self.losses.generation_of_all()
     }
 
+    /// Changes with every loss for which flushes of this core fail; other cores' fail for
+    /// themselves (T13).
+    pub fn flush_losses(&self) -> u32 {
+        self.losses.generation()
+    }
+
     /// Relative throughput of a path, for `service-time`.
     pub(super) fn set_throughput(&mut self, at: PathIndex, throughput: u8) {
         if self.paths.get(at).is_some() {

@@ -171,6 +171,18 @@ mod tests {
         assert_eq!(it.fail_flush().as_deref(), Some("a"));
     }
 
+    /// This core's flushes fail for it themselves.
+    #[test]
+    fn loss_of_another_core_is_of_changes_only() {
+        let mut it = Losses::default();
+        let (flushes, changes) = (it.generation(), it.generation_of_all());
+        it.give_up_elsewhere();
+        assert_eq!(it.generation(), flushes);
+        assert_ne!(it.generation_of_all(), changes);
+        it.give_up();
+        assert_ne!(it.generation(), flushes);
+    }
+
     /// The other cores' flushes fail for it until a caller has heard.
     #[test]
     fn loss_of_the_engine_before_is_shared_until_heard() {

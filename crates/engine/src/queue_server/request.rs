@@ -2,7 +2,6 @@
 use crate::machine::Span;
 use crate::pipeline::Pipeline;
 use alloc::vec::Vec;
-use block::Covered;
 use nvme::wire::Status;
 
 /// The operation of a command. It was checked: its blocks are whole ones of its namespace.
@@ -36,14 +35,6 @@ impl QueueOp {
     /// Whether it changes what the device holds.
     pub fn is_change(&self) -> bool {
         !matches!(self, Self::Read | Self::Flush { .. })
-    }
-
-    /// Whether it writes what a flush is to make durable, and then whether it does so itself.
-    pub(super) fn writes(&self) -> Option<bool> {
-        match self {
-            Self::Write { fua } | Self::WriteZeroes { fua } => Some(*fua),
-            Self::Read | Self::Deallocate { .. } | Self::Flush { .. } => None,
-        }
     }
 }
 
@@ -114,8 +105,6 @@ pub(super) struct Request {
     pub status: Status,
     /// It is a flush that has failed, which its client may never hear of.
     pub is_failed_flush: bool,
-    /// Of a flush: writes of its queue that it covers.
-    pub covers: Covered,
 }
 
 impl Request {
@@ -130,7 +119,6 @@ impl Request {
             verdict: None,
             status: Status::SUCCESS,
             is_failed_flush: false,
-            covers: Covered::default(),
         }
     }
 }

@@ -17,7 +17,7 @@ fn rig(below: Below) -> (Rig, QueueClient, Arc<AtomicBool>) {
     let flag = Arc::clone(&has_let_go);
     let mut core = rig.core.borrow_mut();
     let door = Box::new(move || flag.load(Ordering::Relaxed));
-    core.queues().open(OTHER, door);
+    core.open_queue(OTHER, door);
     drop(core);
     (rig, QueueClient::default(), has_let_go)
 }
@@ -170,22 +170,46 @@ fn write_whose_payload_is_lost_writes_nothing() {
     assert_eq!(rig.used(), 0);
 }
 
-/// Each of them had unflushed writes when a path was given up.
+/// A namespace has the number of one that was removed, and serves another device's commands.
 #[test]
-fn t13_each_queue_that_wrote_hears_of_a_loss_once() {
+fn number_of_removed_namespace_serves_again() {
+    let (mut rig, mut client, _) = rig(Below::Local);
+    overlapping(&mut rig, &mut client);
+    let mut core = rig.core.borrow_mut();
+    core.queues().remove_namespace(QUEUE_NAMESPACE);
+    core.queues()
+        .add_namespace(QUEUE_NAMESPACE, volume(Below::Local));
+    drop(core);
+    rig.slow(0);
+    let data = pattern(7, 1, 1);
+    client.start_on(&mut rig, OTHER, 2, (Op::Write, (at(7), BLOCK), &data));
+    rig.pass(SECOND);
+    client.exchange(&mut rig);
+    assert_eq!(client.end(2), Ok(Vec::new()));
+    assert_eq!(rig.used(), 0);
+    let mut counters = rig.core.borrow().queue_counters().collect::<Vec<_>>();
+    counters.retain(|it| it.0 == QUEUE_NAMESPACE);
+    assert_eq!(counters.len(), 1);
+}
+
+/// Two queues, of which the first one writes, and what flushes of these queues and of one that is
+/// opened later tell when a path with unflushed writes is given up.
+#[test]
+fn t13_each_queue_that_was_open_hears_of_a_loss_once() {
     let mut setup = Setup::over(Below::Paths);
     setup.core.volumes[0].recovery.flush_timeout_ns = 500 * MS;
     let mut rig = Rig::ready(setup);
-    rig.core
-        .borrow_mut()
-        .queues()
-        .open(OTHER, Box::new(|| false));
+    let open = |rig: &Rig, queue| {
+        let mut core = rig.core.borrow_mut();
+        core.open_queue(queue, Box::new(|| false));
+    };
+    open(&rig, OTHER);
     let mut client = QueueClient::default();
-    // Each path's controller gets an unflushed write of each.
-    for (number, queue) in [(0, QUEUE), (1, QUEUE), (2, OTHER), (3, OTHER)] {
+    // Each path's controller gets an unflushed write.
+    for number in 0..2 {
         let block = number.into();
         let write = (Op::Write, (at(block), BLOCK), &pattern(block, 1, 1)[..]);
-        client.start_on(&mut rig, queue, number, write);
+        client.start_on(&mut rig, QUEUE, number, write);
         rig.pass(100 * MS);
         client.exchange(&mut rig);
         assert_eq!(client.end(number), Ok(Vec::new()));
@@ -193,15 +217,17 @@ fn t13_each_queue_that_wrote_hears_of_a_loss_once() {
     rig.world.nodes[HOST].addresses[0] = Address::Refused;
     rig.world.cut(HOST, 0);
     rig.pass(10 * MS);
-    let mut flush = |queue| {
-        client.start_on(&mut rig, queue, 9, (Op::Flush, (0, 0), &[]));
+    let mut flush = |rig: &mut Rig, queue| {
+        client.start_on(rig, queue, 9, (Op::Flush, (0, 0), &[]));
         rig.pass(5 * SECOND);
-        client.exchange(&mut rig);
+        client.exchange(rig);
         client.end(9)
     };
-    for queue in [QUEUE, OTHER] {
-        let status = flush(queue).unwrap_err();
-        assert!(status.is(Status::WRITE_FAULT), "{status}");
-        assert!(flush(queue).is_ok(), "once");
+    for queue in [OTHER, QUEUE] {
+        let status = flush(&mut rig, queue).unwrap_err();
+        assert!(status.is(Status::WRITE_FAULT), "{queue}: {status}");
+        assert!(flush(&mut rig, queue).is_ok(), "once");
     }
+    open(&rig, OTHER + 1);
+    assert!(flush(&mut rig, OTHER + 1).is_ok(), "it came later");
 }

@@ -145,6 +145,8 @@ pub struct Failed {
     pub end_ns: u64,
     /// When its connection was made, ns.
     pub since_ns: u64,
+    /// Its number.
+    pub conn: usize,
     /// To which core.
     pub home: u32,
 }

@@ -5,7 +5,7 @@
 //! path that left by force, or that could not be added in the end, takes its controller's cache
 //! with it (also of the process before, after an unclean stop), which can't be flushed: the flushes
 //! that learn of it fail, once on each core for each such path, and those that are under way with
-//! them (T13).
+//! them (T13). The first flush of each other connection that was there then fails for it too.
 use super::client::RequestError;
 use super::harm;
 use super::mirror::{hung, shrunk};
@@ -146,7 +146,8 @@ impl Course<'_> {
         }
         let lives = &self.rig.hosts[host].lives;
         let mut flushes = Vec::new();
-        for it in failed {
+        let echoes = echoes(failed);
+        for it in failed.iter().filter(|it| !echoes.contains(&key(it))) {
             let errno = match it.error {
                 RequestError::Server(errno) if errno != Errno::Shutdown => errno,
                 // Commands of an association that is over, and those for which there was no path.
@@ -265,4 +266,31 @@ impl Course<'_> {
         }
         None
     }
+}
+
+/// Which flush it is.
+pub(super) fn key(of: &Failed) -> (usize, u64, u64) {
+    (of.conn, of.start_ns, of.end_ns)
+}
+
+/// Of flushes that failed, those that only tell another connection to the same core of what one
+/// had failed for: each the first of its connection since then. A flush that fails again on its
+/// own connection is none.
+pub(super) fn echoes(failed: &[Failed]) -> Vec<(usize, u64, u64)> {
+    let mut flushes: Vec<&Failed> = failed.iter().filter(|it| it.tells_a_loss()).collect();
+    flushes.sort_by_key(|it| it.end_ns);
+    let (mut first, mut echoes): (Vec<&Failed>, Vec<&Failed>) = (Vec::new(), Vec::new());
+    for it in flushes {
+        let is_of = |of: &&&Failed| {
+            let other = of.home == it.home && of.conn != it.conn;
+            let mut told = first.iter().chain(&echoes);
+            let again = |it: &Failed, by: &Failed| by.conn == it.conn && by.end_ns >= of.end_ns;
+            other && it.since_ns <= of.end_ns && !told.any(|by| again(it, by))
+        };
+        match first.iter().any(|of| is_of(&of)) {
+            true => echoes.push(it),
+            false => first.push(it),
+        }
+    }
+    echoes.into_iter().map(key).collect()
 }

@@ -59,6 +59,24 @@ fn t13_a_flush_whose_client_has_gone_before_it_failed_fails_the_next_one() {
     assert_eq!(rig.one(other, Request::flush(0), &[]).result, Ok(()));
 }
 
+/// Whichever wrote: an application may flush by another connection than it writes by.
+#[test]
+fn t13_each_client_that_was_there_hears_of_a_loss_once() {
+    let mut rig = Rig::ready(setup());
+    let (writer, other) = (rig.connect(config(4)), rig.connect(config(4)));
+    for at in 0..2 {
+        rig.write(writer, at * 4096, &[1; 4096]);
+    }
+    lose(&mut rig);
+    remove(&mut rig);
+    for client in [other, writer] {
+        assert_eq!(rig.refused(client, Request::flush(0), &[]), Errno::Io);
+        assert_eq!(rig.one(client, Request::flush(0), &[]).result, Ok(()));
+    }
+    let later = rig.connect(config(4));
+    assert_eq!(rig.one(later, Request::flush(0), &[]).result, Ok(()));
+}
+
 /// The I/Os of one request are no pieces of one: the first has ended long before.
 #[test]
 fn t13_a_write_of_several_ios_that_ends_after_its_cache_was_given_up_is_done_again() {

@@ -465,9 +465,8 @@ pub fn core(
         arena_at: QUEUE_ARENA_AT,
         arena_bytes: QUEUE_ARENA,
     });
-    let queues = core.queues();
-    queues.add_namespace(QUEUE_NAMESPACE, volume(below));
-    queues.open(QUEUE, Box::new(|| false));
+    core.queues().add_namespace(QUEUE_NAMESPACE, volume(below));
+    core.open_queue(QUEUE, Box::new(|| false));
     core
 }
 

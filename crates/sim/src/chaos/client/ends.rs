@@ -154,6 +154,7 @@ impl Client {
                 start_ns,
                 end_ns,
                 since_ns,
+                conn,
                 home,
             }),
         }

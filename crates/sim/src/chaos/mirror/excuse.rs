@@ -8,6 +8,7 @@
 //! with what its controller had cached (T13), where no other leg was in sync. A flush that fails
 //! says that what was acknowledged before it may be lost; later ones do not cover that.
 use super::super::client::{BLOCKS_MAX, RequestError};
+use super::super::pardon::{echoes, key};
 use crate::chaos::prelude::*;
 use engine::mirror::{LegOrder, LegReport, MirrorOrder};
 use mirror::assembly::Wishes;
@@ -44,7 +45,9 @@ impl Course<'_> {
             _ => !lives.excuses(it),
         };
         let is_flush = |it: &&Failed| it.request.kind == nbd::Kind::Flush && it.is_io_error();
-        let wrong = || failed.iter().filter(is_wrong);
+        let echoes = echoes(failed);
+        let is_echo = |it: &&Failed| echoes.contains(&key(it));
+        let wrong = || failed.iter().filter(is_wrong).filter(|it| !is_echo(it));
         let other = wrong().find(|it| !is_flush(it)).copied();
         other.or_else(|| self.without_departure(host, wrong().filter(is_flush).copied().collect()))
     }
