@@ -86,8 +86,10 @@ impl NbdServer {
     pub fn settle(&mut self, arrival: Arrival) {
         for client in 0..self.config.clients_max {
             let conn = self.conn_of(client);
-            let it = &self.clients[usize::from(client)];
-            if !it.closed && it.end == End::Unknown && is_of(it, arrival.volume()) {
+            let it = &mut self.clients[usize::from(client)];
+            let is_asked = !it.closed && it.end == End::Unknown && is_of(it, arrival.volume());
+            // One that is yet to be answered looks later than this client came.
+            if is_asked && !core::mem::replace(&mut it.is_checked, true) {
                 self.arrivals.checks += 1;
                 self.outputs.push_back(Output::CheckEnd(conn));
             }
@@ -102,9 +104,10 @@ impl NbdServer {
             "client {client} was not asked for"
         );
         self.arrivals.checks -= 1;
+        let it = &mut self.clients[usize::from(client)];
+        it.is_checked = false;
         if has_ended {
-            let end = self.arrivals.read_until(now_ns.saturating_add(END_READ_NS));
-            self.clients[usize::from(client)].end = end;
+            it.end = self.arrivals.read_until(now_ns.saturating_add(END_READ_NS));
         }
     }
 

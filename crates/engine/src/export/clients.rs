@@ -49,6 +49,8 @@ pub(super) struct Client {
     /// It went without a DISC: what it asked for and was not begun is dropped.
     pub broken: bool,
     pub end: End,
+    /// The reactor is asked whether that has come, and has not answered.
+    pub is_checked: bool,
     touched: bool,
     /// Second half of an answer's piece, to be sent next, and its request.
     half: Option<(Span, u32)>,

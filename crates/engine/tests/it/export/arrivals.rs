@@ -23,6 +23,8 @@ struct One {
     cut: BTreeSet<ConnId>,
     /// Writes that the device has.
     writes: Vec<u32>,
+    /// How often its reactor was asked whether a connection has ended.
+    checks: u32,
 }
 
 struct Hand {
@@ -66,6 +68,7 @@ impl Hand {
             ended: BTreeSet::new(),
             cut: BTreeSet::new(),
             writes: Vec::new(),
+            checks: 0,
         };
         let mut hand = Self {
             cores: (0..cores).map(one).collect(),
@@ -105,6 +108,7 @@ impl Hand {
         let it = &mut self.cores[core];
         match output {
             Output::CheckEnd(conn) => {
+                it.checks += 1;
                 let has_ended = it.ended.contains(&conn);
                 it.engine.handle_end_check(conn, has_ended, now_ns);
             }
@@ -244,6 +248,40 @@ fn client_is_greeted_beside_others() {
         (0..4).for_each(|_| hand.all());
         assert!(hand.is_greeted(core, new));
     }
+}
+
+/// Clients that come within a turn ask once for each connection that is there.
+#[test]
+fn arrivals_of_one_turn_share_their_checks() {
+    let mut hand = Hand::new(2);
+    let (_, _) = (hand.come(1), hand.come(1));
+    let before = hand.cores[1].checks;
+    let new = [hand.accept(0), hand.accept(0), hand.accept(0)];
+    (0..4).for_each(|_| hand.all());
+    assert_eq!(hand.cores[1].checks, before + 2);
+    assert!(new.into_iter().all(|it| hand.is_greeted(0, it)));
+}
+
+/// Clients of the other core are served meanwhile, and a new one when it goes on.
+#[test]
+fn core_that_stands_still_keeps_only_new_clients_waiting() {
+    let mut hand = Hand::new(2);
+    let (own, other) = (hand.come(0), hand.come(1));
+    let new = hand.accept(0);
+    for _ in 0..10 {
+        hand.now_ns += SECOND;
+        hand.write(0, own);
+        let (it, now_ns) = (&mut hand.cores[0], hand.now_ns);
+        assert_eq!(it.writes.len(), 1);
+        it.engine.handle_device(it.writes.remove(0), Ok(()), now_ns);
+        hand.turn(0);
+        assert!(hand.is_greeted(0, own), "it has its answer");
+        assert!(!hand.is_greeted(0, new), "core 1 has not answered");
+    }
+    (0..4).for_each(|_| hand.all());
+    assert!(hand.is_greeted(0, new));
+    hand.write(1, other);
+    assert_eq!(hand.cores[1].writes.len(), 1);
 }
 
 /// A connection that has ended and is not read, as the engine has no room for more of it, is cut.
