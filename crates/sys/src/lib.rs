@@ -10,6 +10,7 @@
 //! * [`nvme`]: what the kernel's NVMe driver answers at once
 //! * [`passing`]: descriptors over Unix sockets; [`Interrupt`]: an eventfd that never makes us wait
 //! * [`CountingAllocator`]: shows that nothing is allocated per I/O
+//! * [`ublk`]: block devices of the kernel that this process serves
 //! * [`startup`]: whether there is standard output
 //! * [`freeze`]: points at which a test build stops itself or dies
 //! * [`os`]: clock, pinning, limits, sockets, wake-ups
@@ -36,6 +37,7 @@ mod pool;
 mod ring;
 mod shared;
 pub mod startup;
+pub mod ublk;
 
 pub use allocator::CountingAllocator;
 pub use arena::{Arena, Extent};
