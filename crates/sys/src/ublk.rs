@@ -18,4 +18,4 @@ mod queue;
 
 pub use control::{Control, device_path, node_path, open_device};
 pub use layout::{DEPTH_MAX, Descriptor, Feature, Info, NEW_ID, Op, Params, Phase};
-pub use queue::{Fetched, UblkQueue};
+pub use queue::{Fetched, UblkQueue, UblkRing};

@@ -96,7 +96,7 @@ impl Control {
         Ok(Info::from_bytes(&*self.buffer))
     }
 
-    /// Sets what a device that was not started is like.
+    /// Sets limits and attributes of a device that was not started.
     ///
     /// # Errors
     /// EACCES: it was started. EINVAL: limits that can't be.
@@ -105,7 +105,7 @@ impl Control {
         self.command(Command::SetParams, id, Params::BYTES, 0)
     }
 
-    /// What a device is like.
+    /// Limits and attributes of a device.
     ///
     /// # Errors
     /// ENODEV: there is none of this number.
@@ -124,7 +124,7 @@ impl Control {
         self.command(Command::Start, id, 0, own_pid())
     }
 
-    /// Stops a device. What its node's users have not written yet is lost, without an error.
+    /// Stops a device. Data that users of its node have not written yet is lost, without an error.
     ///
     /// # Errors
     /// ENODEV: there is none of this number.

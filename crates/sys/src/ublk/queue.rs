@@ -66,7 +66,7 @@ impl Drop for Descriptors {
     }
 }
 
-/// What a tag is doing.
+/// State of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tag {
     /// Nothing was fetched for it.
@@ -77,13 +77,33 @@ enum Tag {
     Serving(Descriptor),
 }
 
-/// What the driver says of a tag.
+/// News of a tag from the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetched {
     /// A request.
     Request(u16, Descriptor),
     /// No more requests come: the device is stopped (ENODEV), or was not this server's.
     Ended(u16, Errno),
+}
+
+/// The ring of a queue, made before there is one.
+pub struct UblkRing {
+    uring: IoUring,
+    depth: u16,
+}
+
+impl UblkRing {
+    /// For a queue of this depth.
+    ///
+    /// # Errors
+    /// `io_uring_setup`: as the kernel says.
+    pub fn new(depth: u16) -> Result<Self, Error> {
+        let mut builder = IoUring::builder();
+        builder.setup_coop_taskrun().setup_taskrun_flag();
+        let uring = builder.build(u32::from(depth).next_power_of_two());
+        let uring = uring.map_err(|source| Error::io("io_uring_setup", &source))?;
+        Ok(Self { uring, depth })
+    }
 }
 
 /// One hardware queue of a device. The thread that fetches first is the only one that may go on.
@@ -98,21 +118,17 @@ pub struct UblkQueue {
 }
 
 impl UblkQueue {
-    /// Makes all that can fail. `file`: the device, opened once.
+    /// Of queue `number` of a device, which was opened once.
     ///
     /// # Errors
-    /// `mmap of a ublk queue`: EINVAL (another depth, or another process has it). `io_uring_setup`.
-    pub fn new(file: &Arc<OwnedFd>, number: u16, depth: u16) -> Result<Self, Error> {
-        let mut builder = IoUring::builder();
-        builder.setup_coop_taskrun().setup_taskrun_flag();
-        let uring = builder.build(u32::from(depth).next_power_of_two());
-        let uring = uring.map_err(|source| Error::io("io_uring_setup", &source))?;
+    /// `mmap of a ublk queue`: EINVAL (another depth, or another process has it), ENOMEM.
+    pub fn new(ring: UblkRing, file: &Arc<OwnedFd>, number: u16) -> Result<Self, Error> {
         Ok(Self {
-            uring,
+            uring: ring.uring,
             file: Arc::clone(file),
-            descriptors: Descriptors::map(file, number, depth)?,
+            descriptors: Descriptors::map(file, number, ring.depth)?,
             number,
-            tags: vec![Tag::Unused; depth.into()].into(),
+            tags: vec![Tag::Unused; ring.depth.into()].into(),
             pushed: 0,
         })
     }
@@ -180,7 +196,7 @@ impl UblkQueue {
         self.pushed > 0 || wants_enter || !self.uring.completion().is_empty()
     }
 
-    /// Tells the driver what has ended, and has it put requests to where [`Self::next_fetched`] finds them.
+    /// Tells the driver what has ended, and takes what it has to say for [`Self::next_fetched`].
     ///
     /// # Errors
     /// None that is of passing nature.
@@ -205,7 +221,7 @@ impl UblkQueue {
         Ok(())
     }
 
-    /// What the driver says next. Never sleeps, never enters the kernel.
+    /// The next news. Never sleeps, never enters the kernel.
     pub fn next_fetched(&mut self) -> Option<Fetched> {
         let entry = self.uring.completion().next()?;
         let tag = entry.user_data() as u16;
