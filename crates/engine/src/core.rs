@@ -15,8 +15,8 @@
 //! told to end keeps its place until no connection and no I/O refers to it.
 //!
 //! The issuer of an I/O or a change is a front end ([`Issuer`]): 0 is the NBD server, the NVMe/TCP
-//! servers follow by their places, [`QUEUES`] is the queue server, and [`PROGRAM`] is the program,
-//! which submits I/O of its own by [`Core::submit`].
+//! servers follow by their places, [`QUEUES`] is the queue server, [`UBLK`] the ublk server, and
+//! [`PROGRAM`] is the program, which submits I/O of its own by [`Core::submit`].
 //!
 //! A core [without front ends](Core::without_front_ends) hands the events of the devices to the
 //! program without a detour, and takes its cookies as they are. The program finds the ends of I/O
@@ -25,6 +25,7 @@
 //! The end: [`ExportControl::Stop`] ends clients and hosts first, then stops the devices, which say
 //! [`Output::Stop`].
 mod queues;
+mod ublk;
 
 use crate::cross_core::{CoreMessage, OTHER_CORES, Step};
 use crate::devices::Devices;
@@ -40,6 +41,7 @@ use crate::mirror::{LegReport, MirrorReport};
 use crate::nvme_server::{self, NvmeConfig, NvmeControl, NvmePlace, NvmeServer};
 use crate::queue_server::{QUEUES, QueueServer};
 use crate::target::{PortStats, TargetEngine};
+use crate::ublk_server::{UBLK, UblkServer};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::order::ChangeOrder;
@@ -83,8 +85,9 @@ pub struct Core {
     /// NVMe/TCP servers that there have been.
     served: u32,
     queues: QueueServer,
+    ublk: UblkServer,
     /// Front end that goes on first in this turn: 0 is the NBD server, the last one the queue
-    /// server.
+    /// server with the ublk server.
     first: usize,
     /// By connection.
     owners: Vec<Owner>,
@@ -116,7 +119,8 @@ impl Core {
             has_front_ends,
             nbd,
             nvme: Vec::new(),
-            queues: QueueServer::new(),
+            queues: QueueServer::new(QUEUES),
+            ublk: UblkServer::new(),
             places: Vec::new(),
             served: 0,
             first: 0,
@@ -282,13 +286,13 @@ impl Core {
     /// Bytes of the front ends' arenas.
     pub fn buffers(&self) -> u64 {
         let hosts: u64 = self.targets().map(TargetEngine::buffers).sum();
-        self.nbd.buffers() + hosts + self.queues.memory_bytes()
+        self.nbd.buffers() + hosts + self.queues.memory_bytes() + self.ublk.memory_bytes()
     }
 
     /// Of these, in no request; perhaps not in one piece.
     pub fn buffers_free(&self) -> u64 {
         let hosts: u64 = self.targets().map(TargetEngine::buffers_free).sum();
-        self.nbd.buffers_free() + hosts + self.queues.memory_free()
+        self.nbd.buffers_free() + hosts + self.queues.memory_free() + self.ublk.memory_free()
     }
 
     /// The multipath volumes, for their counters.
@@ -330,6 +334,7 @@ impl Core {
         let host = HostControl::Drain(drain_ns);
         self.devices.handle_control(host, now_ns);
         self.nbd.drain(drain_ns, now_ns);
+        self.ublk.stop();
         for server in self.servers_mut() {
             server.stop(now_ns);
         }
@@ -373,16 +378,20 @@ impl Core {
             Issuer::FrontEnd(0, _) => {
                 self.nbd.io_done(&mut self.devices, &done);
                 self.queues.slot_freed();
+                self.ublk.queues().slot_freed();
                 self.servers_mut().for_each(NvmeServer::slot_freed);
             }
             Issuer::FrontEnd(front_end, _) => {
                 self.nbd.slot_freed();
                 self.queues.slot_freed();
+                self.ublk.queues().slot_freed();
                 self.servers_mut().for_each(NvmeServer::slot_freed);
                 if front_end == PROGRAM {
                     self.tell_program(HostEvent::Done(done));
                 } else if front_end == QUEUES {
                     self.queues.io_done(&mut self.devices, &done, now_ns);
+                } else if front_end == UBLK {
+                    self.ublk.io_done(&mut self.devices, &done, now_ns);
                 } else {
                     let place = front_end as usize - 1;
                     let Some(Some(server)) = self.nvme.get_mut(place) else {
@@ -406,6 +415,7 @@ impl Core {
             Issuer::FrontEnd(0, request) => self.nbd.lent(request, loan),
             Issuer::FrontEnd(PROGRAM, _) => self.tell_program(HostEvent::Lent(cookie, loan)),
             Issuer::FrontEnd(QUEUES, request) => self.queues.lent(request),
+            Issuer::FrontEnd(UBLK, request) => self.ublk.queues().lent(request),
             Issuer::FrontEnd(front_end, request) => {
                 self.server(front_end as usize - 1).lent(request);
             }
@@ -419,6 +429,7 @@ impl Core {
             Issuer::FrontEnd(0, _) => self.nbd.came_back(loan),
             Issuer::FrontEnd(PROGRAM, _) => self.tell_program(HostEvent::Back(cookie, loan)),
             Issuer::FrontEnd(QUEUES, request) => self.queues.came_back(request),
+            Issuer::FrontEnd(UBLK, request) => self.ublk.queues().came_back(request),
             Issuer::FrontEnd(front_end, request) => {
                 let server = self.server(front_end as usize - 1);
                 server.came_back(request, now_ns);
@@ -437,6 +448,10 @@ impl Core {
                 Issuer::FrontEnd(OTHER_CORES, _) => self.devices.cross_core.begun(begun.ticket),
                 Issuer::FrontEnd(QUEUES, request) => {
                     self.queues.begun(&mut self.devices, request, now_ns);
+                }
+                Issuer::FrontEnd(UBLK, request) => {
+                    let queues = self.ublk.queues();
+                    queues.begun(&mut self.devices, request, now_ns);
                 }
                 Issuer::FrontEnd(front_end, request) => {
                     let place = front_end as usize - 1;
@@ -524,6 +539,7 @@ impl Core {
                 HostEvent::Removed(volume) => {
                     self.nbd.forget_volume(volume);
                     self.queues.forget_volume(volume);
+                    self.ublk.queues().forget_volume(volume);
                     for server in self.servers_mut() {
                         server.forget_volume(volume, now_ns);
                     }
@@ -576,7 +592,10 @@ impl Core {
                         self.events.push_back(event);
                     }
                 }
-                Some(None) => any |= self.queues.advance(&mut self.devices, memory, now_ns),
+                Some(None) => {
+                    any |= self.queues.advance(&mut self.devices, memory, now_ns);
+                    any |= self.ublk.advance(&mut self.devices, memory, now_ns);
+                }
                 Some(Some(None)) => {}
                 Some(Some(Some(server))) => {
                     any |= server.advance(&mut self.devices, memory, now_ns);
@@ -626,7 +645,7 @@ impl Core {
     /// Stops the devices once no client and no host is left.
     fn stop_devices(&mut self, now_ns: u64) {
         let have_ended = || {
-            let queues = self.queues.is_idle();
+            let queues = self.queues.is_idle() && self.ublk.is_idle();
             self.nbd.is_empty() && queues && self.servers().all(NvmeServer::is_over)
         };
         if self.stopping && have_ended() {
@@ -846,7 +865,7 @@ impl Machine for Core {
 
     #[inline]
     fn poll_timeout(&self) -> Option<u64> {
-        if self.again || self.queues.has_more() {
+        if self.again || self.queues.has_more() || self.ublk.has_more() {
             return Some(0);
         }
         if !self.has_front_ends {

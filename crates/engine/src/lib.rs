@@ -8,6 +8,7 @@
 //! * [`export`]: the NBD server, a front end
 //! * `nvme_server`: the NVMe/TCP server, another one
 //! * `queue_server`: commands of queues in shared memory, another one
+//! * `ublk_server`: requests of block devices of the kernel, another one
 //! * `pipeline`: a request of any of them on its way over a device
 //! * `cross_core`: changes of which all cores have to know
 //! * [`discovery`]: which ways to subsystems there are
@@ -35,6 +36,7 @@ mod scratch;
 pub mod seldom;
 mod slot_queues;
 pub mod target;
+mod ublk_server;
 
 pub use self::core::{Core, listener_of};
 pub use cross_core::CoreMessage;
@@ -43,3 +45,4 @@ pub use nvme_server::{NvmeConfig, NvmeControl, NvmePlace};
 pub use queue_server::{
     HasLetGo, QueueCommand, QueueCounters, QueueDone, QueueMemory, QueueOp, QueueServer,
 };
+pub use ublk_server::{UblkDone, UblkLoad, UblkOp, UblkRequest, UblkServer};

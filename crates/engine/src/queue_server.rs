@@ -114,6 +114,8 @@ pub struct QueueCounters {
 
 /// See the module.
 pub struct QueueServer {
+    /// Its number among the front ends.
+    front_end: u32,
     buffers: Buddy,
     /// First byte of the buffers in the core's arena, and their bytes.
     arena_at: u64,
@@ -140,8 +142,10 @@ pub struct QueueServer {
 }
 
 impl QueueServer {
-    pub(crate) fn new() -> Self {
+    /// As the front end of this number.
+    pub(crate) fn new(front_end: u32) -> Self {
         Self {
+            front_end,
             buffers: Buddy::new(0),
             arena_at: 0,
             bytes: 0,
@@ -220,10 +224,20 @@ impl QueueServer {
 
     /// Closes a queue all of whose commands have ended and were released.
     pub fn close(&mut self, queue: u32) {
-        let all = self.requests.iter();
-        let left = all.filter(|(_, it)| it.of.queue == queue && it.phase != Phase::Lent);
-        assert_eq!(left.count(), 0, "queue {queue} has commands");
+        assert!(!self.has_commands(queue), "queue {queue} has commands");
         self.clients[queue as usize] = None;
+    }
+
+    /// Whether a queue has commands that were not released.
+    pub(crate) fn has_commands(&self, queue: u32) -> bool {
+        let mut all = self.requests.iter();
+        all.any(|(_, it)| it.of.queue == queue && it.phase != Phase::Lent)
+    }
+
+    /// A command that was not released.
+    #[inline]
+    pub(crate) fn command(&self, id: u32) -> &QueueCommand {
+        &self.requests[id].of
     }
 
     /// Whether commands of a queue wait for memory: no more of it should begin.
@@ -404,7 +418,7 @@ impl QueueServer {
     /// A request begins when no change that it overlaps is in the way.
     fn place(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
         let it = &mut self.requests[id];
-        let owner = Issuer::FrontEnd(QUEUES, id).to_cookie();
+        let owner = Issuer::FrontEnd(self.front_end, id).to_cookie();
         let range = it.pipeline.range();
         let begins = !it.of.op.is_change() || it.pipeline.admit(devices, owner, range);
         if begins {
@@ -448,7 +462,10 @@ impl QueueServer {
             let Request {
                 of, pipeline, span, ..
             } = &mut self.requests[id];
-            let asker = (of.queue.into(), Issuer::FrontEnd(QUEUES, id).to_cookie());
+            let asker = (
+                of.queue.into(),
+                Issuer::FrontEnd(self.front_end, id).to_cookie(),
+            );
             let (at, zeroes) = (span.at, &self.zeroes);
             let next = |pipeline: &Pipeline| {
                 pipeline.next_io(asker, zeroes, |position, len| Span {
@@ -501,7 +518,7 @@ impl QueueServer {
                 ranges.pop();
                 self.next_operation(devices, id);
                 let it = &mut self.requests[id];
-                let owner = Issuer::FrontEnd(QUEUES, id).to_cookie();
+                let owner = Issuer::FrontEnd(self.front_end, id).to_cookie();
                 let range = it.pipeline.range();
                 if it.pipeline.admit(devices, owner, range) {
                     self.start(devices, id);

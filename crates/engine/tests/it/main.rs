@@ -15,3 +15,4 @@ mod queue_server;
 mod target_cost;
 mod target_hand;
 mod targets;
+mod ublk_server;

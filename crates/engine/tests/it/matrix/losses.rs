@@ -47,6 +47,8 @@ fn cut_file(front: Front, below: Below) {
             Front::Nvme => Failed::Nvme(Outcome::MediaError),
             Front::Queue if op == Op::Read => Failed::Queue(Status::UNRECOVERED_READ),
             Front::Queue => Failed::Queue(Status::WRITE_FAULT),
+            // ENODATA, EIO.
+            Front::Ublk => Failed::Ublk(if op == Op::Read { -61 } else { -5 }),
         };
         assert_eq!(failed, Err(expected), "{op:?}");
     }

@@ -2,8 +2,9 @@
 //! status and the requests that reached the devices.
 //!
 //! The engine is driven through [`Machine`](engine::Machine) and control messages only; its peers
-//! are an NBD client, a host's engine, raw NVMe/TCP connections, and a queue's commands as they are
-//! when they have been fetched and checked. All of it in virtual time.
+//! are an NBD client, a host's engine, raw NVMe/TCP connections, a queue's commands as they are
+//! when they have been fetched and checked, and a ublk queue's requests. All of it in virtual
+//! time.
 mod bad_input;
 mod cells;
 mod hand;
@@ -12,6 +13,7 @@ pub mod queue;
 pub mod stage;
 mod table;
 mod two_engines;
+pub mod ublk;
 
 use crate::nvme_server::rig::Below;
 
@@ -21,16 +23,18 @@ pub enum Front {
     Nbd,
     Nvme,
     Queue,
+    Ublk,
 }
 
 impl Front {
-    const ALL: [Self; 3] = [Self::Nbd, Self::Nvme, Self::Queue];
+    const ALL: [Self; 4] = [Self::Nbd, Self::Nvme, Self::Queue, Self::Ublk];
 
     fn name(self) -> &'static str {
         match self {
             Self::Nbd => "NBD",
             Self::Nvme => "NVMe/TCP",
             Self::Queue => "queue",
+            Self::Ublk => "ublk",
         }
     }
 }
@@ -115,6 +119,7 @@ const OPERATIONS: [Operation; 11] = [
             Front::Nbd => Cell::None("NBD has no such request"),
             Front::Nvme => Cell::Checked(cells::compare),
             Front::Queue => Cell::None("queues do not have this command"),
+            Front::Ublk => Cell::None("ublk has no such request"),
         },
         queue: &[(
             "opcodes",
@@ -126,7 +131,7 @@ const OPERATIONS: [Operation; 11] = [
         checks: "bytes around are kept, on each leg",
         cell: |front, _| match front {
             Front::Nbd => Cell::Checked(cells::partial_blocks),
-            Front::Nvme | Front::Queue => Cell::None("a command covers whole blocks"),
+            Front::Nvme | Front::Queue | Front::Ublk => Cell::None("a command covers whole blocks"),
         },
         queue: &[(
             "lengths",

@@ -1,6 +1,7 @@
 //! A client of one front end over one device, with requests that read the same for both.
 use super::Front;
 use super::queue::QueueClient;
+use super::ublk::UblkClient;
 use crate::common::{BLOCK, Disk, HOST, SECOND, TARGET, fill, io};
 use crate::mirror::rig::superblock;
 use crate::nvme_server::rig::{Below, GUEST, Rig, SECOND_TARGET, Setup};
@@ -35,6 +36,7 @@ pub enum Failed {
     Nbd(CommandError),
     Nvme(Outcome),
     Queue(Status),
+    Ublk(i32),
 }
 
 pub struct Stage {
@@ -43,6 +45,7 @@ pub struct Stage {
     pub below: Below,
     client: usize,
     queue: QueueClient,
+    ublk: UblkClient,
     /// First byte of the device's data on a disk.
     base: u64,
 }
@@ -66,6 +69,7 @@ impl Stage {
             below,
             client: 0,
             queue: QueueClient::default(),
+            ublk: UblkClient::default(),
             base,
         };
         stage.reconnect();
@@ -92,7 +96,7 @@ impl Stage {
                     .unwrap()
                     .size
             }
-            Front::Nvme | Front::Queue => self.rig.guest_bytes(),
+            Front::Nvme | Front::Queue | Front::Ublk => self.rig.guest_bytes(),
         }
     }
 
@@ -209,6 +213,10 @@ impl Stage {
                 let (rig, number) = (&mut self.rig, number as u16);
                 self.queue.start(rig, number, op, (offset, length), data);
             }
+            Front::Ublk => {
+                let (rig, number) = (&mut self.rig, number as u16);
+                self.ublk.start(rig, number, op, (offset, length), data);
+            }
         }
     }
 
@@ -223,6 +231,10 @@ impl Stage {
             Front::Queue => {
                 self.queue.exchange(&mut self.rig);
                 self.queue.has_ended(number as u16)
+            }
+            Front::Ublk => {
+                self.ublk.exchange(&mut self.rig);
+                self.ublk.has_ended(number as u16)
             }
         }
     }
@@ -258,6 +270,7 @@ impl Stage {
                 failed => Err(Failed::Nvme(failed)),
             },
             Front::Queue => self.queue.end(number as u16).map_err(Failed::Queue),
+            Front::Ublk => self.ublk.end(number as u16).map_err(Failed::Ublk),
         }
     }
 

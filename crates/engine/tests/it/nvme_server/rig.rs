@@ -28,6 +28,10 @@ const NVME_ARENA: u64 = 32 << 20;
 /// Of the queue server, behind all others'.
 const QUEUE_ARENA: u64 = 4 << 20;
 const QUEUE_ARENA_AT: u64 = NBD_ARENA + NVME_ARENA + MIRROR_SCRATCH_BYTES as u64;
+/// Of the ublk server, behind it.
+const UBLK_ARENA_AT: u64 = QUEUE_ARENA_AT + QUEUE_ARENA;
+/// A queue of a node over the volume.
+pub const UBLK_QUEUE: u32 = 0;
 /// The only queue, and its namespace.
 pub const QUEUE: u32 = 0;
 pub const QUEUE_NAMESPACE: u32 = 0;
@@ -178,7 +182,7 @@ impl Rig {
         let (target, second_target) = (targets.next().unwrap(), targets.next());
         let guest = Rc::new(RefCell::new(HostCore::new(setup.guest)));
         let clients = Rc::new(RefCell::new(Clients::new(256 << 10)));
-        let arena = QUEUE_ARENA_AT + QUEUE_ARENA;
+        let arena = UBLK_ARENA_AT + QUEUE_ARENA;
         assert_eq!(world.add(core.clone(), arena as usize), HOST);
         assert_eq!(world.add(target.clone(), arenas[0]), TARGET);
         assert_eq!(world.add(guest.clone(), 8 << 20), GUEST);
@@ -437,7 +441,7 @@ fn disks(below: Below) -> Vec<Disk> {
     }
 }
 
-/// The engine, with an NVMe/TCP server and a queue server.
+/// The engine, with an NVMe/TCP server, a queue server and a ublk server.
 pub fn core(
     below: Below,
     host: HostConfig,
@@ -467,6 +471,11 @@ pub fn core(
     });
     core.queues().add_namespace(QUEUE_NAMESPACE, volume(below));
     core.open_queue(QUEUE, Box::new(|| false));
+    core.reserve_ublk(QueueMemory {
+        arena_at: UBLK_ARENA_AT,
+        arena_bytes: QUEUE_ARENA,
+    });
+    core.open_ublk_queue(UBLK_QUEUE, volume(below));
     core
 }
 
