@@ -32,7 +32,8 @@ pub fn version() -> &'static str {
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimArgs {
     /// Scenarios by name, stories (a file's name without .toml: all that it holds), or files;
-    /// train:N, validation:N and test:N are N random ones, train-7 the one that tables call so
+    /// train:N, validation:N, test:N and wide@SEED:N are N random ones, train-7 the one that tables
+    /// call so
     /// [default: list them]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
@@ -68,6 +69,13 @@ pub struct SimArgs {
     /// Write a plot over all of them to this file
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
+    /// Also compare each policy with the first one, world by world
+    #[arg(long)]
+    pub pairs: bool,
+    /// Also compare each policy with itself in the results of another build: what `-o json` printed
+    /// for the same worlds and seed
+    #[arg(long, value_name = "FILE.json")]
+    pub before: Option<PathBuf>,
     /// Compare the tables with DIR/STORY.txt; exit code 1 if they differ
     #[arg(long, value_name = "DIR", conflicts_with = "names")]
     pub check: Option<PathBuf>,
@@ -77,6 +85,9 @@ pub struct SimArgs {
     /// Write the bounds to a file, as scenarios/bounds.tsv
     #[arg(long, value_name = "FILE", hide = true)]
     pub keep_bounds: Option<PathBuf>,
+    /// Take the bounds of these worlds from such a file
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub bounds: Option<PathBuf>,
     /// Show results for people or for programs
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     pub output: Format,
@@ -107,7 +118,7 @@ pub struct ChaosArgs {
     /// line then repeats it. Exit code 130 where nothing was found until it was interrupted, 3
     /// where it could not be told
     #[arg(long, conflicts_with_all = ["names", "all", "long", "policy", "hedge", "report", "plot",
-        "check", "snapshot", "keep_bounds"])]
+        "check", "snapshot", "keep_bounds", "bounds", "pairs", "before"])]
     pub chaos: bool,
     /// Worlds whose volume is a mirror, a family of their own
     #[arg(long, requires = "chaos")]

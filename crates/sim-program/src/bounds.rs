@@ -57,6 +57,11 @@ impl Kept {
         Self(text.lines().filter_map(parse_line).collect())
     }
 
+    /// Adds those of another file.
+    pub fn add(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+
     /// The bound of a scenario, if it is still the same one.
     pub fn find(&self, scenario: &Scenario, seed: u64) -> Option<Bound> {
         let (hash, bound) = self.0.get(&scenario.name)?;

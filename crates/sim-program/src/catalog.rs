@@ -109,7 +109,8 @@ pub fn list() -> anyhow::Result<String> {
         }
     }
     text.push_str(
-        "train:N, validation:N, test:N\n  N random worlds of each family; train-7 is one of them\n",
+        "train:N, validation:N, test:N, wide@SEED:N\n  N random worlds of each family; train-7 is one \
+         of them\n",
     );
     Ok(text)
 }
@@ -127,7 +128,7 @@ pub fn json() -> anyhow::Result<Value> {
         let scenarios: Vec<Value> = scenarios.map(line).collect();
         stories.push(json!({ "name": story.name, "scenarios": scenarios }));
     }
-    Ok(json!({ "stories": stories, "families": ["train", "validation", "test"] }))
+    Ok(json!({ "stories": stories, "families": ["train", "validation", "test", "wide@SEED"] }))
 }
 
 #[cfg(test)]

@@ -2,12 +2,18 @@
 //!
 //! # Contract
 //! The sets never share a world: each has its own sequence. A design is tried on `train`, chosen
-//! on `validation`, and run once on `test`.
+//! on `validation`, and run once on `test`. `wide@SEED` is a set for each seed, of [worlds nearer to
+//! real machines](wide): any seed that was not used before gives fresh ones.
 use super::scenario::Scenario;
 use policy::Ana;
 use shape::Random;
-use sim::{DevicePlan, Flash, HostPlan, JobPlan, PathPlan, Plan};
+use sim::{DevicePlan, Flash, HostPlan, JobPlan, Noise, PathPlan, Plan};
 use terminal::exit::Usage;
+
+mod wide;
+
+/// How the names of the sets of wide worlds begin.
+const WIDE: &str = "wide@";
 
 /// Most worlds of one set.
 const COUNT_MAX: usize = 1000;
@@ -29,7 +35,22 @@ pub fn one(name: &str) -> Option<anyhow::Result<Vec<Scenario>>> {
 }
 
 fn nth(set: &str, first: u64, number: usize) -> Scenario {
-    world(set, number, &mut Random::new(first + number as u64 * 7919))
+    let random = &mut Random::new(first.wrapping_add(number as u64 * 7919));
+    let plan = match set.starts_with(WIDE) {
+        true => wide::plan(random),
+        false => plan(random),
+    };
+    Scenario {
+        name: format!("{set}-{number}"),
+        title: format!("{} random paths", plan.paths.len()),
+        plan,
+        step_ns: None,
+        also: Vec::new(),
+        hedge: false,
+        long: None,
+        document: None,
+        bound_elsewhere: None,
+    }
 }
 
 /// Where the sequence of a set begins.
@@ -39,8 +60,16 @@ fn first(set: &str) -> anyhow::Result<u64> {
         "validation" => Ok(0x7661_2000_0000),
         "test" => Ok(0x7465_3000_0000),
         _ => {
-            let text = format!("{set:?} is no family; there are train, validation and test");
-            Err(Usage::error(text))
+            let seed = set
+                .strip_prefix(WIDE)
+                .and_then(|seed| seed.parse::<u64>().ok());
+            let first = seed.map(|seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            first.ok_or_else(|| {
+                let text = format!(
+                    "{set:?} is no family; there are train, validation, test and {WIDE}SEED"
+                );
+                Usage::error(text)
+            })
         }
     }
 }
@@ -62,7 +91,7 @@ pub fn draw(set: &str, count: &str) -> anyhow::Result<Vec<Scenario>> {
     Ok((0..count).map(world).collect())
 }
 
-fn world(set: &str, number: usize, random: &mut Random) -> Scenario {
+fn plan(random: &mut Random) -> Plan {
     let paths = [2, 2, 2, 3, 4, 6][random.up_to(5) as usize];
     let mut plan = Plan {
         warm_ns: 500_000_000,
@@ -87,17 +116,7 @@ fn world(set: &str, number: usize, random: &mut Random) -> Scenario {
         busy_stall_ns,
     });
     plan.jobs.push(job(random, &plan));
-    Scenario {
-        name: format!("{set}-{number}"),
-        title: format!("{paths} random paths"),
-        plan,
-        step_ns: None,
-        also: Vec::new(),
-        hedge: false,
-        long: None,
-        document: None,
-        bound_elsewhere: None,
-    }
+    plan
 }
 
 /// A number between two, each factor as likely as the others.
@@ -130,6 +149,8 @@ fn path(random: &mut Random, device: usize) -> PathPlan {
         device,
         ana: Ana::Optimized,
         node: None,
+        loss_per_million: 0,
+        line_of: None,
     }
 }
 
@@ -141,7 +162,9 @@ fn device_plan(random: &mut Random) -> DevicePlan {
         write_ns: read_ns * (2 + random.up_to(6)) / 4,
         read_byte_ps: 20 + random.up_to(200),
         write_byte_ps: 20 + random.up_to(300),
-        noise: true,
+        noise: Noise::Usual,
+        busy_run_ns: 0,
+        busy_stall_ns: 0,
     })
 }
 
@@ -207,6 +230,8 @@ mod tests {
                 .iter()
                 .all(|plan| plan.check().is_ok() && !test.contains(plan))
         );
+        let seeds = ["wide@1", "wide@2"].map(plans);
+        assert!(seeds[0].iter().all(|plan| !seeds[1].contains(plan)));
         let one = one("train-29").unwrap().unwrap();
         assert_eq!(
             (one[0].name.as_str(), &one[0].plan),
@@ -214,6 +239,7 @@ mod tests {
         );
         assert!(super::one("train-1000").unwrap().is_err());
         assert!(super::one("d30-qd1").is_none() && super::one("test-x").is_none());
-        assert!(draw("tain", "3").is_err() && draw("train", "0").is_err());
+        assert!(draw("tain", "3").is_err() && draw("wide@x", "3").is_err());
+        assert!(draw("train", "0").is_err());
     }
 }

@@ -17,6 +17,7 @@ mod family;
 mod limit;
 mod limits;
 mod measure;
+mod pairs;
 mod places;
 mod plot;
 mod report;
@@ -102,6 +103,8 @@ fn list(args: &SimArgs) -> anyhow::Result<()> {
         ("--long", args.long),
         ("--hedge", args.hedge.is_some()),
         ("--keep-bounds", args.keep_bounds.is_some()),
+        ("--pairs", args.pairs),
+        ("--before", args.before.is_some()),
     ];
     if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
         let text = format!("{option}: name a scenario or --all (`braid sim` alone lists them)");
@@ -122,6 +125,9 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
         }
     }
     let mut kept = Kept::of_tree();
+    if let Some(path) = &args.bounds {
+        kept.add(Kept::of_text(&text::read(path)?));
+    }
     let bar = ProgressBar::new(0);
     if let Ok(style) = ProgressStyle::with_template("{wide_bar:.cyan} {pos}/{len} runs") {
         bar.set_style(style);
@@ -143,6 +149,14 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
         Err(why) if !why.is::<OutputClosed>() => return Err(why),
         shown => shown,
     };
+    if args.pairs || args.before.is_some() {
+        let before = args
+            .before
+            .as_deref()
+            .map(pairs::Before::read)
+            .transpose()?;
+        output::print(&pairs::text(&rows, &columns, before.as_ref()))?;
+    }
     if let Some(path) = &args.keep_bounds {
         for row in &rows {
             kept.keep(&row.scenario, args.seed, row.bound.clone());
@@ -259,7 +273,7 @@ fn scenarios(args: &SimArgs) -> anyhow::Result<Vec<Scenario>> {
 }
 
 fn named(name: &str) -> anyhow::Result<Vec<Scenario>> {
-    if let Some((set @ ("train" | "validation" | "test"), count)) = name.split_once(':') {
+    if let Some((set, count)) = name.split_once(':') {
         return family::draw(set, count);
     }
     if name.ends_with(".toml") {

@@ -16,7 +16,10 @@ pub use document::{Document, Figures};
 use policy::{Ana, Policy};
 use serde::Deserialize;
 use sim::limits::{EVENTS_MAX, HOSTS_MAX, PATHS_MAX};
-use sim::{Change, DevicePlan, Disk, EventPlan, Flash, HostPlan, JobPlan, PathPlan, Plan};
+use sim::{
+    Change, DevicePlan, Disk, EventPlan, Flash, HostPlan, JobPlan, MachinePlan, Noise, PathPlan,
+    Plan,
+};
 use std::collections::BTreeMap;
 use terminal::text;
 use terminal::units::parse_size;
@@ -74,9 +77,9 @@ reads = {}
 [each]
 path = {copies = 1, bandwidth_mb_s = 1200, delay_us = 50, jitter_percent = 5, large_from = '0', \
 large_us = 0, small_us = 0, tail_per_million = 0, tail_us = 0, cross_percent = 0, \
-state = 'optimized'}
+loss_per_million = 0, state = 'optimized'}
 device = {servers = 8, read_us = 200, write_us = 160, read_byte_ps = 50, write_byte_ps = 60, \
-noise = true, disk = false}
+noise = true, busy_run_us = 0, busy_stall_us = 0, disk = false}
 job = {count = 1, depth = 1, sizes = '4k', write_percent = 0, sequential = false, \
 span = '64GiB', iops = 0, move_ms = 0}
 ";
@@ -133,6 +136,7 @@ struct File {
     also: Vec<String>,
     hedge: bool,
     host: Host,
+    machine: Option<Machine>,
     path: BTreeMap<String, Path>,
     device: BTreeMap<String, Device>,
     job: BTreeMap<String, Job>,
@@ -177,6 +181,16 @@ struct Host {
     busy_stall_us: u64,
 }
 
+/// See [`MachinePlan`].
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Machine {
+    cpus: usize,
+    loops: usize,
+    own_us: u64,
+    loop_us: u64,
+}
+
 /// A path; the standard one where nothing is said.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -192,6 +206,9 @@ struct Path {
     tail_per_million: u32,
     tail_us: u64,
     cross_percent: u32,
+    loss_per_million: u32,
+    /// The name of an earlier path whose line it shares.
+    line_of: Option<String>,
     state: State,
     node: Option<usize>,
     /// The name of a shared one.
@@ -226,9 +243,37 @@ struct Device {
     write_us: u64,
     read_byte_ps: u64,
     write_byte_ps: u64,
-    noise: bool,
+    noise: NoiseWord,
+    busy_run_us: u64,
+    busy_stall_us: u64,
     /// A rotating disk instead.
     disk: bool,
+}
+
+/// Whether services vary, or how.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(untagged)]
+enum NoiseWord {
+    Is(bool),
+    Named(NoiseName),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum NoiseName {
+    Flat,
+    Bimodal,
+}
+
+impl NoiseWord {
+    fn noise(self) -> Noise {
+        match self {
+            Self::Is(false) => Noise::None,
+            Self::Is(true) => Noise::Usual,
+            Self::Named(NoiseName::Flat) => Noise::Flat,
+            Self::Named(NoiseName::Bimodal) => Noise::Bimodal,
+        }
+    }
 }
 
 impl Device {
@@ -248,7 +293,9 @@ impl Device {
             write_ns: self.write_us.saturating_mul(1000),
             read_byte_ps: self.read_byte_ps,
             write_byte_ps: self.write_byte_ps,
-            noise: self.noise,
+            noise: self.noise.noise(),
+            busy_run_ns: self.busy_run_us.saturating_mul(1000),
+            busy_stall_ns: self.busy_stall_us.saturating_mul(1000),
         })
     }
 }
@@ -348,6 +395,12 @@ fn build(name: &str, mut file: File) -> anyhow::Result<Scenario> {
         stale_ns: file.stale_us.saturating_mul(1000),
         mirror: file.mirror,
         merge: file.ana == AnaWord::Merge,
+        machine: file.machine.map(|it| MachinePlan {
+            cpus: it.cpus,
+            loops: it.loops,
+            own_ns: it.own_us.saturating_mul(1000),
+            loop_ns: it.loop_us.saturating_mul(1000),
+        }),
         ..Plan::default()
     };
     if name.starts_with("ana-") {
@@ -376,8 +429,14 @@ fn build(name: &str, mut file: File) -> anyhow::Result<Scenario> {
                     plan.devices.len() - 1
                 }
             };
+            let line_of = match &path.line_of {
+                Some(of) => Some(*names.get(of.as_str()).with_context(|| {
+                    format!("path {path_name}: no [path.{of}] before it in the alphabet")
+                })?),
+                None => None,
+            };
             let path = path_plan(path, device).with_context(|| format!("path {path_name}"))?;
-            plan.paths.push(path);
+            plan.paths.push(PathPlan { line_of, ..path });
         }
     }
     ensure!(
@@ -447,6 +506,8 @@ fn path_plan(path: &Path, device: usize) -> anyhow::Result<PathPlan> {
         tail_per_million: path.tail_per_million,
         tail_ns: path.tail_us.saturating_mul(1000),
         cross_percent: path.cross_percent,
+        loss_per_million: path.loss_per_million,
+        line_of: None,
         device,
         ana: path.state.ana(),
         node: path.node,

@@ -3,7 +3,7 @@
 //! Two noisy paths of 8 servers, 256 reads of 4 KiB in flight from 8 CPUs: the plainest scenario
 //! there is. Prints I/Os; who runs it takes the time, or counts instructions.
 use policy::{Ana, Policy};
-use sim::{DevicePlan, Flash, HostPlan, JobPlan, PathPlan, Plan, Way};
+use sim::{DevicePlan, Flash, HostPlan, JobPlan, Noise, PathPlan, Plan, Way};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -38,6 +38,8 @@ fn plan(ms: u64) -> Plan {
         device,
         ana: Ana::Optimized,
         node: None,
+        loss_per_million: 0,
+        line_of: None,
     };
     let device = DevicePlan::Flash(Flash {
         servers: 8,
@@ -45,7 +47,9 @@ fn plan(ms: u64) -> Plan {
         write_ns: 160_000,
         read_byte_ps: 50,
         write_byte_ps: 60,
-        noise: true,
+        noise: Noise::Usual,
+        busy_run_ns: 0,
+        busy_stall_ns: 0,
     });
     Plan {
         paths: vec![path(0), path(1)],

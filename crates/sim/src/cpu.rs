@@ -1,14 +1,42 @@
 //! A CPU that has other work too: while it is stalled it notices nothing and issues nothing. And
 //! one that spends time on I/Os, turn by turn: it looks, handles what it found, and looks again.
-use crate::draw::exponential_ns;
-use crate::plan::HostPlan;
+//! Processes that share a CPU run one after the other.
+use crate::draw::{exponential_ns, service_ns};
+use crate::plan::{Flash, HostPlan, MachinePlan, Noise};
 use shape::Random;
+
+/// How long a CPU runs between two stalls, and how long these are.
+#[derive(Clone, Debug)]
+enum Turns {
+    /// It never stalls.
+    Never,
+    /// Exponential times of these means.
+    Drawn { run_ns: u64, stall_ns: u64 },
+    /// Host, targets and loops run in this order. Both draw the same sequence.
+    Shared {
+        plan: MachinePlan,
+        /// Loops on its CPU.
+        loops: usize,
+        /// The other process on its CPU runs before it.
+        second: bool,
+        /// Of the round that was drawn last: when the second process stops, and loops run.
+        rest: [u64; 2],
+    },
+}
+
+/// Processes that can share a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// A host.
+    Host,
+    /// All targets.
+    Targets,
+}
 
 /// One CPU's stalls, one after the other.
 #[derive(Clone, Debug)]
 pub struct Cpu {
-    run_ns: u64,
-    stall_ns: u64,
+    turns: Turns,
     /// The stall that is now, was last or comes next.
     begins_ns: u64,
     ends_ns: u64,
@@ -22,12 +50,55 @@ pub struct Cpu {
 impl Cpu {
     /// A CPU that runs at time 0.
     pub fn new(plan: &HostPlan, random: Random) -> Self {
+        Self::of_turns(
+            Turns::drawn(plan.busy_run_ns, plan.busy_stall_ns),
+            plan.io_ns,
+            random,
+        )
+    }
+
+    /// The CPU of the process that serves a device.
+    pub fn of_device(plan: &Flash, random: Random) -> Self {
+        Self::of_turns(
+            Turns::drawn(plan.busy_run_ns, plan.busy_stall_ns),
+            0,
+            random,
+        )
+    }
+
+    /// The CPU of a process on a machine that others use too. Those of one machine get the same
+    /// sequence.
+    pub fn shared(plan: &MachinePlan, process: Process, io_ns: u64, random: Random) -> Self {
+        let (one, second) = (plan.cpus == 1, process == Process::Targets);
+        let loops = match (one, process) {
+            (true, _) => plan.loops,
+            (_, Process::Host) => plan.loops / 2,
+            (_, Process::Targets) => plan.loops.div_ceil(2),
+        };
+        let turns = match loops {
+            0 => Turns::Never,
+            _ => Turns::Shared {
+                plan: *plan,
+                loops,
+                second: one && second,
+                rest: [0; 2],
+            },
+        };
+        Self::of_turns(turns, io_ns, random)
+    }
+
+    /// A CPU that is always there.
+    pub fn idle() -> Self {
+        let random = Random::new(0);
+        Self::of_turns(Turns::Never, 0, random)
+    }
+
+    fn of_turns(turns: Turns, io_ns: u64, random: Random) -> Self {
         Self {
-            run_ns: plan.busy_run_ns,
-            stall_ns: plan.busy_stall_ns,
+            turns,
             begins_ns: 0,
             ends_ns: 0,
-            io_ns: plan.io_ns,
+            io_ns,
             turn_ns: 0,
             done_ns: 0,
             random,
@@ -71,17 +142,56 @@ impl Cpu {
         if self.turn_ns < now_ns && now_ns < self.done_ns {
             return self.done_ns;
         }
-        if self.run_ns == 0 {
+        if matches!(self.turns, Turns::Never) {
             return now_ns;
         }
         while now_ns >= self.ends_ns {
-            self.begins_ns = self.ends_ns + exponential_ns(&mut self.random, self.run_ns);
-            self.ends_ns = self.begins_ns + exponential_ns(&mut self.random, self.stall_ns).max(1);
+            let [run_ns, stall_ns] = self.turns.next(&mut self.random);
+            self.begins_ns = self.ends_ns + run_ns;
+            self.ends_ns = self.begins_ns + stall_ns.max(1);
         }
         if now_ns >= self.begins_ns {
             self.ends_ns
         } else {
             now_ns
+        }
+    }
+}
+
+impl Turns {
+    fn drawn(run_ns: u64, stall_ns: u64) -> Self {
+        match run_ns {
+            0 => Self::Never,
+            _ => Self::Drawn { run_ns, stall_ns },
+        }
+    }
+
+    /// Time to run from now on, and the stall after that.
+    fn next(&mut self, random: &mut Random) -> [u64; 2] {
+        match self {
+            Self::Never => [u64::MAX / 4, 0],
+            Self::Drawn { run_ns, stall_ns } => [
+                exponential_ns(random, *run_ns),
+                exponential_ns(random, *stall_ns),
+            ],
+            Self::Shared {
+                plan,
+                loops,
+                second,
+                rest,
+            } => {
+                let [first, other] = [(); 2].map(|()| exponential_ns(random, plan.own_ns).max(1));
+                let looped = (0..*loops).map(|_| service_ns(random, plan.loop_ns, Noise::Usual));
+                let looped = looped.sum();
+                if !*second {
+                    // Alone with loops on its CPU it waits for these alone.
+                    let between = if plan.cpus == 1 { other } else { 0 };
+                    return [first, between + looped];
+                }
+                // It runs what is left of the round before, then others do until its turn.
+                let [run_ns, looped_ns] = core::mem::replace(rest, [other, looped]);
+                [run_ns, looped_ns + first]
+            }
         }
     }
 }
@@ -107,6 +217,27 @@ mod tests {
             .count();
         // 1 of 7
         assert!((27_000..30_200).contains(&there), "{there}");
+    }
+
+    #[test]
+    fn processes_on_one_cpu_never_run_at_once() {
+        let plan = MachinePlan {
+            cpus: 1,
+            loops: 2,
+            own_ns: 1_000_000,
+            loop_ns: 3_000_000,
+        };
+        let mut cpus = [Process::Host, Process::Targets]
+            .map(|process| Cpu::shared(&plan, process, 0, sequence(5, 0, 0)));
+        let mut ran = [0_u32; 3];
+        for now_ns in (0..200_000_u64).map(|n| n * 20_000) {
+            let run = cpus.each_mut().map(|cpu| cpu.free_ns(now_ns) == now_ns);
+            assert!(run != [true; 2], "both at {now_ns}");
+            ran[run.iter().position(|it| *it).unwrap_or(2)] += 1;
+        }
+        // 1, 1 and 6 of 8
+        let eighth = |count: u32| count.abs_diff(25_000) < 3_000;
+        assert!(eighth(ran[0]) && eighth(ran[1]), "{ran:?}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! Random quantities of the models: what is drawn of which sequence.
+use crate::plan::Noise;
 use shape::{Random, exponential, scale};
 
 /// One thing's own sequence: what a policy chooses must not shift the luck of anything else.
@@ -12,9 +13,15 @@ pub fn exponential_ns(random: &mut Random, mean_ns: u64) -> u64 {
     scale(mean_ns, exponential(random))
 }
 
-/// Seven tenths of `mean_ns`, and an exponential of three tenths: the noise of a service.
-pub fn service_ns(random: &mut Random, mean_ns: u64) -> u64 {
-    scale(mean_ns, (7 * 65_536 + 3 * exponential(random)) / 10)
+/// A service of this mean.
+pub fn service_ns(random: &mut Random, mean_ns: u64, noise: Noise) -> u64 {
+    match noise {
+        Noise::None => mean_ns,
+        Noise::Usual => scale(mean_ns, (7 * 65_536 + 3 * exponential(random)) / 10),
+        Noise::Flat => random.up_to(2 * mean_ns),
+        Noise::Bimodal if random.up_to(9) == 0 => mean_ns * 46 / 10,
+        Noise::Bimodal => mean_ns * 6 / 10,
+    }
 }
 
 #[cfg(test)]
@@ -24,10 +31,14 @@ mod tests {
     #[test]
     fn the_service_has_its_mean_and_its_least() {
         let mut random = sequence(1, 2, 3);
-        let drawn: [u64; 4096] = core::array::from_fn(|_| service_ns(&mut random, 200_000));
-        assert!(drawn.iter().all(|&ns| ns >= 139_999));
-        let mean = drawn.iter().sum::<u64>() / 4096;
-        assert!((197_000..203_000).contains(&mean), "{mean}");
+        for noise in [Noise::None, Noise::Usual, Noise::Flat, Noise::Bimodal] {
+            let drawn: [u64; 8192] =
+                core::array::from_fn(|_| service_ns(&mut random, 200_000, noise));
+            let least = noise.least_ns(200_000);
+            assert!(drawn.iter().all(|&ns| ns + 1 >= least), "{noise:?}");
+            let mean = drawn.iter().sum::<u64>() / 8192;
+            assert!((193_000..207_000).contains(&mean), "{noise:?} {mean}");
+        }
     }
 
     #[test]

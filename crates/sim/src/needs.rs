@@ -40,7 +40,7 @@ pub fn needs(plan: &Plan, path: usize, bytes: u32, write: bool) -> Needs {
     };
     let service_ns = service_ns(&plan.devices[it.device], wanted);
     let least_service_ns = match plan.devices[it.device] {
-        DevicePlan::Flash(flash) if flash.noise => service_ns * 7 / 10,
+        DevicePlan::Flash(flash) => flash.noise.least_ns(service_ns),
         _ => service_ns,
     };
     let fixed = 2 * it.delay_ns + transfer + extra;

@@ -35,6 +35,21 @@ pub struct Plan {
     pub mirror: bool,
     /// Non-optimized paths are used beside optimized ones (T44).
     pub merge: bool,
+    /// The process of each host and that of the devices share CPUs with other ones.
+    pub machine: Option<MachinePlan>,
+}
+
+/// One machine on which a host, its targets, and processes that never sleep take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachinePlan {
+    /// 1: all are on one CPU; 2: host and targets have one each, and the loops are spread.
+    pub cpus: usize,
+    /// Processes that never sleep.
+    pub loops: usize,
+    /// Mean time that host or target runs in its turn.
+    pub own_ns: u64,
+    /// Mean time that a loop runs in its turn.
+    pub loop_ns: u64,
 }
 
 /// One path: a full-duplex link in front of a device.
@@ -64,6 +79,12 @@ pub struct PathPlan {
     pub ana: Ana,
     /// NUMA node of the path's adapter; `None`: all nodes are equally near.
     pub node: Option<usize>,
+    /// Packets lost on the way, of a million. Each connection (one per path and CPU) keeps its
+    /// order, so what follows waits until the packet was sent again.
+    pub loss_per_million: u32,
+    /// The path whose line this one shares, a lower one that ends at the same device and shares
+    /// none itself; `None`: it has a line of its own.
+    pub line_of: Option<usize>,
 }
 
 /// A device that serves I/Os.
@@ -88,8 +109,39 @@ pub struct Flash {
     pub read_byte_ps: u64,
     /// See `read_byte_ps`.
     pub write_byte_ps: u64,
-    /// 0.7 + 0.3 · exponential instead of exactly the mean.
-    pub noise: bool,
+    /// Distribution of the service around its mean.
+    pub noise: Noise,
+    /// Mean time the process that serves runs until its scheduler stops it; 0 = it is never
+    /// stopped.
+    pub busy_run_ns: u64,
+    /// Mean time it is stopped: nothing arrives and nothing is answered meanwhile, but what its
+    /// drives serve goes on.
+    pub busy_stall_ns: u64,
+}
+
+/// Distribution of a service around its mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noise {
+    /// Always the mean.
+    None,
+    /// 0.7 + 0.3 · exponential.
+    Usual,
+    /// All from 0 to twice the mean alike.
+    Flat,
+    /// Nine of ten take 0.6 times the mean, the others 4.6 times.
+    Bimodal,
+}
+
+impl Noise {
+    /// The shortest service of this mean.
+    pub fn least_ns(self, mean_ns: u64) -> u64 {
+        match self {
+            Self::None => mean_ns,
+            Self::Usual => mean_ns * 7 / 10,
+            Self::Flat => 0,
+            Self::Bimodal => mean_ns * 6 / 10,
+        }
+    }
 }
 
 /// A rotating disk.
@@ -232,6 +284,12 @@ impl Plan {
     pub fn check(&self) -> Result<(), PlanError> {
         let paths = self.paths.len();
         let ends_nowhere = |it: &PathPlan| it.device >= self.devices.len();
+        let has_no_line = |(path, it): (usize, &PathPlan)| {
+            it.line_of.is_some_and(|of| {
+                let there = self.paths.get(of).filter(|_| of < path);
+                !there.is_some_and(|of| of.line_of.is_none() && of.device == it.device)
+            })
+        };
         let lost = |it: &EventPlan| {
             it.what.path().is_some_and(|path| path >= paths) || it.what.names_no_path(paths)
         };
@@ -239,6 +297,11 @@ impl Plan {
             format!("a world has 1 to {PATHS_MAX} paths")
         } else if self.paths.iter().any(ends_nowhere) {
             "a path ends at a device that is not there".into()
+        } else if self.paths.iter().enumerate().any(has_no_line) {
+            "a path shares its line with an earlier one to the same device, which has its own"
+                .into()
+        } else if self.machine.is_some_and(|it| !it.is_sound()) {
+            "a machine has 1 or 2 CPUs, at most 64 loops, and turns that are not 0 long".into()
         } else if !(1..=HOSTS_MAX).contains(&self.hosts.len())
             || !self.hosts.iter().all(HostPlan::is_sound)
         {
@@ -271,6 +334,12 @@ impl Plan {
         Err(PlanError(wrong))
     }
 
+    /// The path whose line a path uses.
+    #[inline]
+    pub fn line(&self, path: usize) -> usize {
+        self.paths[path].line_of.unwrap_or(path)
+    }
+
     /// Every time that stands in it.
     fn times(&self) -> impl Iterator<Item = u64> + '_ {
         let paths = self.paths.iter().flat_map(|it| {
@@ -278,9 +347,16 @@ impl Plan {
             latency.into_iter().chain([it.large_ns, it.small_ns])
         });
         let devices = self.devices.iter().flat_map(|it| match it {
-            DevicePlan::Flash(it) => [it.read_ns, it.write_ns, it.read_byte_ps, it.write_byte_ps],
-            DevicePlan::Disk(it) => [it.seek_ns, it.stroke_ns, it.turn_ns, 0],
+            DevicePlan::Flash(it) => {
+                let service = [it.read_ns, it.write_ns, it.read_byte_ps, it.write_byte_ps];
+                let busy = [it.busy_run_ns, it.busy_stall_ns];
+                service.into_iter().chain(busy)
+            }
+            DevicePlan::Disk(it) => [it.seek_ns, it.stroke_ns, it.turn_ns, 0]
+                .into_iter()
+                .chain([0; 2]),
         });
+        let turns = self.machine.iter().flat_map(|it| [it.own_ns, it.loop_ns]);
         let hosts = self.hosts.iter();
         let hosts = hosts.flat_map(|it| [it.busy_run_ns, it.busy_stall_ns]);
         let jobs = self.jobs.iter().map(|it| it.move_ns);
@@ -290,7 +366,8 @@ impl Plan {
         });
         let own = [self.warm_ns, self.run_ns, self.stale_ns];
         let world = own.into_iter().chain(paths).chain(devices);
-        world.chain(hosts).chain(jobs).chain(events)
+        let world = world.chain(hosts).chain(jobs).chain(events);
+        world.chain(turns)
     }
 
     fn is_too_much(&self) -> bool {
@@ -307,10 +384,19 @@ impl Plan {
                 .iter()
                 .any(|it| it.sizes.len() > SIZES_MAX || it.iops > IOPS_MAX || it.span > BYTES_MAX)
             || self.paths.iter().any(|it| {
-                let share = it.cross_percent > 99 || it.tail_per_million > 1_000_000;
+                let share = it.cross_percent > 99
+                    || it.tail_per_million > 1_000_000
+                    || it.loss_per_million > 1_000_000;
                 share || it.bytes_per_s > BYTES_MAX
             })
             || self.events.iter().any(rate)
+    }
+}
+
+impl MachinePlan {
+    fn is_sound(&self) -> bool {
+        let turns = self.own_ns > 0 && self.loop_ns > 0;
+        (1..=2).contains(&self.cpus) && self.loops <= 64 && turns
     }
 }
 

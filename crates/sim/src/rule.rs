@@ -117,7 +117,7 @@ impl Rules {
             (&mut self.ios[path], 1),
             (&mut self.bytes[path], bytes),
             (
-                &mut self.link_bytes[path][usize::from(!wanted.write)],
+                &mut self.link_bytes[plan.line(path)][usize::from(!wanted.write)],
                 bytes,
             ),
             (
@@ -146,7 +146,8 @@ impl Rules {
         let base = 2 * now.delay_ns + it.jitter_ns + service + over_link(bytes) + extra;
         let queued = self.device_ns[it.device] + service;
         let device_ns = queued / u64::from(servers(device));
-        let link_ns = over_link(self.link_bytes[path][usize::from(!wanted.write)] + bytes);
+        let link_ns =
+            over_link(self.link_bytes[plan.line(path)][usize::from(!wanted.write)] + bytes);
         let wait = device_ns.max(link_ns).saturating_sub(base);
         base + wait
             + wait * u64::from(weight) / 8

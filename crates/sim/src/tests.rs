@@ -14,7 +14,9 @@ fn flash() -> Flash {
         write_ns: 160_000,
         read_byte_ps: 0,
         write_byte_ps: 0,
-        noise: false,
+        noise: Noise::None,
+        busy_run_ns: 0,
+        busy_stall_ns: 0,
     }
 }
 
@@ -32,6 +34,8 @@ fn path(device: usize) -> PathPlan {
         device,
         ana: Ana::Optimized,
         node: None,
+        loss_per_million: 0,
+        line_of: None,
     }
 }
 
@@ -116,7 +120,7 @@ fn the_same_seed_gives_the_same_world_and_another_does_not() {
     let mut plan = plan(2, vec![job(4, 8)]);
     plan.devices = vec![
         DevicePlan::Flash(Flash {
-            noise: true,
+            noise: Noise::Usual,
             ..flash()
         });
         2

@@ -5,7 +5,7 @@
 //! path's link (queue, then delay) to the device, is served, and the answer passes the link back;
 //! the host notices it when that CPU is there. Each queue is first come first served, and an I/O's
 //! place in it is fixed when it arrives.
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, Process};
 use crate::disk::Disk;
 use crate::draw::sequence;
 use crate::limits::IN_FLIGHT_MAX;
@@ -31,6 +31,9 @@ mod things {
     pub const LINK: u64 = 3;
     pub const JOB: u64 = 4;
     pub const CROSS: u64 = 5;
+    pub const SERVER: u64 = 6;
+    pub const LOSS: u64 = 7;
+    pub const MACHINE: u64 = 8;
 }
 
 /// No parent.
@@ -80,6 +83,8 @@ struct Path {
     dead: bool,
     random: Random,
     cross: Random,
+    /// Draws lost packets.
+    loss: Random,
 }
 
 /// A device that serves I/Os.
@@ -92,6 +97,8 @@ enum Device {
 struct Station {
     device: Device,
     stall: Stall,
+    /// The process that serves it.
+    cpu: Cpu,
     random: Random,
 }
 
@@ -100,6 +107,9 @@ struct Core {
     cpu: Cpu,
     node: usize,
     selector: Option<Selector>,
+    /// By path: when its connection last delivered something, out and back. Only where packets are
+    /// lost.
+    delivered_ns: Vec<[u64; 2]>,
     /// Its measurements of each path, as its node's other cores see them.
     means: Vec<Means>,
     /// Its node's `told` when it last calculated weights from that.
@@ -276,6 +286,7 @@ fn paths(plan: &Plan, seed: u64) -> Vec<Path> {
         dead: false,
         random: sequence(seed, things::LINK, index),
         cross: sequence(seed, things::CROSS, index),
+        loss: sequence(seed, things::LOSS, index),
     };
     plan.paths.iter().enumerate().map(path).collect()
 }
@@ -290,6 +301,16 @@ fn stations(plan: &Plan, seed: u64) -> Vec<Station> {
             )),
         },
         stall: Stall::new(0),
+        cpu: match (&plan.machine, it) {
+            (Some(machine), _) => {
+                let random = sequence(seed, things::MACHINE, 0);
+                Cpu::shared(machine, Process::Targets, 0, random)
+            }
+            (None, DevicePlan::Flash(it)) => {
+                Cpu::of_device(it, sequence(seed, things::SERVER, index))
+            }
+            (None, DevicePlan::Disk(_)) => Cpu::idle(),
+        },
         random: sequence(seed, things::DEVICE, index),
     };
     plan.devices.iter().enumerate().map(station).collect()
@@ -315,9 +336,16 @@ fn hosts(plan: &Plan, policy: Option<(Policy, Knobs)>, seed: u64) -> Vec<Host> {
     };
     let host = |(index, it): (usize, &crate::plan::HostPlan)| {
         let core = |number: usize| Core {
-            cpu: Cpu::new(it, sequence(seed, things::CPU, index << 8 | number)),
+            cpu: match &plan.machine {
+                Some(machine) => {
+                    let random = sequence(seed, things::MACHINE, 0);
+                    Cpu::shared(machine, Process::Host, it.io_ns, random)
+                }
+                None => Cpu::new(it, sequence(seed, things::CPU, index << 8 | number)),
+            },
             node: number * it.nodes / it.cpus,
             selector: policy.map(selector),
+            delivered_ns: vec![[0; 2]; count],
             means: vec![Means::default(); count],
             heard: 0,
         };

@@ -87,7 +87,7 @@ fn where_all_paths_are_full_no_copies_are_sent() {
     let mut plan = plan(2, vec![job(16, 16)]);
     for device in &mut plan.devices {
         *device = DevicePlan::Flash(Flash {
-            noise: true,
+            noise: Noise::Usual,
             ..flash()
         });
     }

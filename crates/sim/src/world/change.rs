@@ -15,7 +15,7 @@ impl World<'_> {
         match self.plan.events[number].what {
             Change::Delay(path, delay_ns) => self.paths[path].delay_ns = delay_ns,
             Change::Rate(path, rate) => {
-                let link = &mut self.paths[path];
+                let link = &mut self.paths[self.plan.line(path)];
                 link.out.set_rate(rate);
                 link.back.set_rate(rate);
                 link.bytes_per_s = rate;
@@ -137,7 +137,7 @@ impl World<'_> {
     /// Others' traffic takes its place in a link's queues.
     pub(super) fn cross(&mut self, path: usize) {
         let percent = u64::from(self.plan.paths[path].cross_percent);
-        let link = &mut self.paths[path];
+        let link = &mut self.paths[self.plan.line(path)];
         let rate = (link.bytes_per_s / 100 * percent).max(1);
         link.out.admit(CROSS_BYTES as u32, self.now_ns);
         link.back.admit(CROSS_BYTES as u32, self.now_ns);

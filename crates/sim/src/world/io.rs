@@ -7,6 +7,14 @@ use crate::rule::Wanted;
 use policy::{Completion, Ended, Group, NodeMeans, PathIndex, PathView, Request, Selector};
 use shape::PortTime;
 
+/// Data of one packet.
+const PACKET_BYTES: u32 = 1448;
+/// With more I/Os in flight than these on each connection a lost packet is found out in a round
+/// trip;
+const TELLING: u32 = 3;
+/// else by a timer, in two of them and at least this.
+const PROBE_NS: u64 = 10_000_000;
+
 impl World<'_> {
     /// Chooses a path for an I/O and sends it there; a mirrored write goes to all.
     pub(super) fn place(&mut self, index: u32) {
@@ -98,12 +106,13 @@ impl World<'_> {
             rules.count(self.plan, path, wanted(&slot, self.now_ns), true);
         }
         let plan = &self.plan.paths[path];
-        let link = &mut self.paths[path];
-        if link.dead {
+        if self.paths[path].dead {
             return;
         }
         let data = if slot.write { slot.bytes } else { 0 };
-        let passed_ns = link.out.admit(COMMAND_BYTES + data, self.now_ns);
+        let line = &mut self.paths[self.plan.line(path)];
+        let passed_ns = line.out.admit(COMMAND_BYTES + data, self.now_ns);
+        let link = &mut self.paths[path];
         let mut late_ns = link.delay_ns + slot.late_ns;
         if plan.jitter_ns > 0 {
             late_ns += link.random.up_to(plan.jitter_ns);
@@ -117,11 +126,37 @@ impl World<'_> {
         {
             late_ns += shape::pareto_ns(&mut link.random, plan.tail_ns);
         }
-        let at_ns = passed_ns + late_ns;
+        let mut at_ns = passed_ns + late_ns;
+        if plan.loss_per_million > 0 {
+            at_ns = self.delivered_ns(&slot, 0, COMMAND_BYTES + data, at_ns);
+        }
         if let Some(replay) = &mut self.replay {
             replay.sent(self.plan, index, path, wanted(&slot, self.now_ns), at_ns);
         }
         self.queue.push(at_ns, Event::Arrive(self.ticket(index)));
+    }
+
+    /// When a message arrives that would at `at_ns`, were no packet lost on its connection: later if
+    /// one of its own is lost, and never before those sent ahead of it.
+    fn delivered_ns(&mut self, slot: &Slot, back: usize, bytes: u32, at_ns: u64) -> u64 {
+        let path = usize::from(slot.path);
+        let (plan, link) = (&self.plan.paths[path], &mut self.paths[path]);
+        let packets = u64::from(bytes.div_ceil(PACKET_BYTES));
+        let part = (packets * u64::from(plan.loss_per_million)).min(1_000_000);
+        let is_lost = link.loss.up_to(999_999) < part;
+        let turn_ns = 2 * link.delay_ns;
+        let host = &mut self.hosts[usize::from(slot.host)];
+        let is_told = host.in_flight[path] > TELLING * host.cores.len() as u32;
+        let late_ns = match (is_lost, is_told) {
+            (false, _) => 0,
+            // Packets behind it tell at once; else a timer does.
+            (true, true) => turn_ns,
+            (true, false) => (2 * turn_ns).max(PROBE_NS),
+        };
+        let core = &mut host.cores[usize::from(slot.cpu)];
+        let last_ns = &mut core.delivered_ns[path][back];
+        *last_ns = (at_ns + late_ns).max(*last_ns);
+        *last_ns
     }
 
     /// An I/O reaches its device.
@@ -132,6 +167,10 @@ impl World<'_> {
         let slot = &mut self.slots[io.slot as usize];
         let number = self.plan.paths[usize::from(slot.path)].device;
         let station = &mut self.stations[number];
+        let free_ns = station.cpu.free_ns(self.now_ns);
+        if free_ns > self.now_ns {
+            return self.queue.push(free_ns, Event::Arrive(io));
+        }
         let port_ns = station.stall.port_time(self.now_ns).0;
         match &mut station.device {
             Device::Flash(flash, servers) => {
@@ -140,10 +179,7 @@ impl World<'_> {
                 } else {
                     (flash.read_ns, flash.read_byte_ps)
                 };
-                let mean = match flash.noise {
-                    true => service_ns(&mut station.random, fixed),
-                    false => fixed,
-                };
+                let mean = service_ns(&mut station.random, fixed, flash.noise);
                 let service = mean + u64::from(slot.bytes) * per_byte / 1000;
                 slot.port_ns = servers.serve(service, port_ns);
                 let due_ns = station.stall.due_ns(PortTime(slot.port_ns));
@@ -194,20 +230,26 @@ impl World<'_> {
         let slot = &self.slots[io.slot as usize];
         let number = usize::from(slot.path);
         let plan = &self.plan.paths[number];
-        let due_ns = self.stations[plan.device]
-            .stall
-            .due_ns(PortTime(slot.port_ns));
+        let station = &mut self.stations[plan.device];
+        let due_ns = station.stall.due_ns(PortTime(slot.port_ns));
+        let due_ns = due_ns.max(station.cpu.free_ns(self.now_ns));
         if due_ns > self.now_ns {
             return self.queue.push(due_ns, Event::Served(io));
         }
         if let Some(replay) = &mut self.replay {
             replay.gone(plan.device, io.slot);
         }
-        let link = &mut self.paths[number];
         let data = if slot.write { 0 } else { slot.bytes };
-        let mut at_ns = link.back.admit(ANSWER_BYTES + data, self.now_ns) + link.delay_ns;
+        let line = &mut self.paths[self.plan.line(number)];
+        let passed_ns = line.back.admit(ANSWER_BYTES + data, self.now_ns);
+        let link = &mut self.paths[number];
+        let mut at_ns = passed_ns + link.delay_ns;
         if plan.jitter_ns > 0 {
             at_ns += link.random.up_to(plan.jitter_ns);
+        }
+        if plan.loss_per_million > 0 {
+            let slot = *slot;
+            at_ns = self.delivered_ns(&slot, 1, ANSWER_BYTES + data, at_ns);
         }
         self.queue.push(at_ns, Event::End(io));
     }

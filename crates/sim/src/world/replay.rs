@@ -82,15 +82,16 @@ impl Replay {
             }
         }
         let usable = (0..truth.len()).filter(|&path| truth[path].usable);
-        usable.min_by_key(|&path| self.cost(plan, path, &truth[path], &paths[path], wanted))
+        usable.min_by_key(|&path| self.cost(plan, path, &truth[path], paths, wanted))
     }
 
     /// When it would be back, with its waiting weighed.
-    fn cost(&self, plan: &Plan, path: usize, truth: &Truth, link: &Path, wanted: Wanted) -> u64 {
-        let it = &plan.paths[path];
+    fn cost(&self, plan: &Plan, path: usize, truth: &Truth, paths: &[Path], wanted: Wanted) -> u64 {
+        let (it, link) = (&plan.paths[path], &paths[path]);
         let needs = needs(plan, path, wanted.bytes, wanted.write);
         let delays_ns = needs.alone_ns - needs.service_ns - 2 * it.delay_ns;
-        let (mut out, mut back) = (link.out.clone(), self.back[path].clone());
+        let line = plan.line(path);
+        let (mut out, mut back) = (paths[line].out.clone(), self.back[line].clone());
         let [out_bytes, back_bytes] = needs.link_bytes.map(|bytes| bytes as u32);
         let alone_ns = |mut link: Bandwidth, bytes| link.admit(bytes, u64::MAX / 2) - u64::MAX / 2;
         let transfer_ns = alone_ns(out.clone(), out_bytes) + alone_ns(back.clone(), back_bytes);
@@ -115,7 +116,7 @@ impl Replay {
         let (service_ns, back_bytes) = (needs.service_ns, needs.link_bytes[1] as u32);
         let ahead = &mut self.devices[plan.paths[path].device];
         let done_ns = ahead.servers.serve(service_ns, arrives_ns);
-        self.back[path].admit(back_bytes, done_ns);
+        self.back[plan.line(path)].admit(back_bytes, done_ns);
         ahead.coming.push(Coming {
             slot,
             path,
@@ -168,12 +169,12 @@ impl Replay {
         ahead.served.sort_by_key(|it| it.done_ns);
         for it in &ahead.served {
             ahead.servers.serve(0, it.done_ns);
-            self.back[it.path].admit(it.back_bytes, it.done_ns);
+            self.back[plan.line(it.path)].admit(it.back_bytes, it.done_ns);
         }
         ahead.coming.sort_by_key(|it| it.arrives_ns);
         for it in &ahead.coming {
             let done_ns = ahead.servers.serve(it.service_ns, it.arrives_ns);
-            self.back[it.path].admit(it.back_bytes, done_ns);
+            self.back[plan.line(it.path)].admit(it.back_bytes, done_ns);
         }
     }
 }
