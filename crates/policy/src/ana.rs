@@ -15,14 +15,14 @@ const DISABLED: u64 = 8;
 impl PathView {
     /// Enabled, and its ANA state lets I/O through.
     #[inline]
-    pub(crate) fn usable(&self) -> bool {
+    pub fn usable(&self) -> bool {
         // Arithmetic, not branches: it is asked of every path at every I/O.
         self.enabled & (self.ana as u8 <= Ana::NonOptimized as u8)
     }
 
     /// Usable, and preferred over all that are not optimized.
     #[inline]
-    pub(crate) fn optimized(&self) -> bool {
+    pub fn optimized(&self) -> bool {
         self.enabled && self.ana == Ana::Optimized
     }
 

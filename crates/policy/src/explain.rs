@@ -66,7 +66,7 @@ pub enum Basis {
         /// Smoothed latency; `None`: not measured recently.
         recent_ns: Option<u64>,
     },
-    /// `queue-depth`: I/Os in flight, and nothing else.
+    /// `queue-depth` and programs: I/Os in flight, and nothing else.
     Depth,
     /// `weighted-latency`, for I/Os of this group and size.
     Credit {
@@ -149,6 +149,8 @@ pub enum Why {
     Named,
     /// The path that the user named was not usable.
     Instead,
+    /// A program chose it, or `queue-depth` in its place.
+    Program,
 }
 
 impl Why {
@@ -170,6 +172,7 @@ impl Why {
             Self::Reader => "reader",
             Self::Named => "named",
             Self::Instead => "instead",
+            Self::Program => "program",
         }
     }
 }
@@ -315,7 +318,7 @@ impl Explained {
                     left: if path == start { left } else { bytes },
                 }
             }
-            Policy::QueueDepth => Basis::Depth,
+            Policy::QueueDepth | Policy::Program(_) => Basis::Depth,
             Policy::WeightedLatency(over) => {
                 let cell = cell(over.buckets, request.group, request.length);
                 let measure = &it.weighted.measures[cell][path];
@@ -383,6 +386,7 @@ impl Explained {
         }
         match (by, look.basis) {
             (Some(why), _) => why,
+            _ if matches!(self.policy, Policy::Program(_)) => Why::Program,
             (
                 _,
                 Basis::TurnWithin {

@@ -7,10 +7,11 @@
 //!
 //! One policy, one file: `numa`, `round_robin`, `queue_depth`, `weighted_latency`, `soonest`, for
 //! mirrors `pid`, `latency`, `devid`, `round_robin_latency`, and from device-mapper `service_time`
-//! and `historical_service_time`.
+//! and `historical_service_time`. What a user loads is a `program`.
 //!
 //! # Contract
-//! One core owns a selector: no lock, no atomic, no clock, no allocation. Per loop turn the owner
+//! One core owns a selector: no lock, no atomic, no clock, no allocation (but the place of a
+//! program). Per loop turn the owner
 //! calls [`Selector::select`] and [`Selector::complete`] as I/Os come and go, and
 //! [`Selector::weigh`] once at the end of the turn. Every path that `select` named is given back by
 //! exactly one `complete`. Under `per-numa` the cores of a node exchange their [`Means`]: see
@@ -27,6 +28,7 @@
 //! reads over mirrors), `soonest` is our own (B8).
 #![no_std]
 #![forbid(unsafe_code)]
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
@@ -40,6 +42,7 @@ pub mod limits;
 mod numa;
 mod parse;
 mod pid;
+mod program;
 mod queue_depth;
 mod round_robin;
 mod round_robin_latency;
@@ -53,6 +56,7 @@ mod weighted_latency;
 pub use explain::{Basis, Explained, Look, Why};
 pub use hedging::Hedging;
 pub use parse::{KnobError, PolicyError};
+pub use program::{Choice, PROGRAM_NAME_MAX, Program, ProgramId};
 pub use selector::{Selector, TooManyPaths};
 pub use types::*;
 pub use values::Values;

@@ -32,6 +32,10 @@ pub enum PolicyError {
     NotAnId,
     /// devid names a path that the volume does not have: the last path's number.
     NoSuchPath(usize),
+    /// A program, which is loaded and not set.
+    IsAProgram,
+    /// Not what [`ProgramId`](crate::ProgramId) shows.
+    NotAProgram,
 }
 
 /// Why a knob's value was refused.
@@ -85,6 +89,7 @@ impl Policy {
             "devid" => return id(value.ok_or(PolicyError::NotAnId)?),
             "service-time" => Self::ServiceTime,
             "historical-service-time" => Self::HistoricalServiceTime,
+            "program" => return Err(PolicyError::IsAProgram),
             _ => return Err(PolicyError::Unknown),
         };
         match value {
@@ -293,6 +298,7 @@ impl fmt::Display for Policy {
             Self::Devid(path) => write!(f, "devid:{}", u32::from(path.0) + 1),
             Self::ServiceTime => f.write_str("service-time"),
             Self::HistoricalServiceTime => f.write_str("historical-service-time"),
+            Self::Program(id) => id.fmt(f),
         }
     }
 }
@@ -313,6 +319,8 @@ impl fmt::Display for PolicyError {
             Self::NoSuchPath(paths) => {
                 write!(f, "devid: the volume has no such path; it has 1 to {paths}")
             }
+            Self::IsAProgram => f.write_str("a program is no policy that can be set here"),
+            Self::NotAProgram => f.write_str("not a program, as in program:name@0123456789abcdef"),
             Self::NotANumber => f.write_str(
                 "round-robin takes a whole number of bytes, as in round-robin:262144 or \
                      round-robin:256KiB",

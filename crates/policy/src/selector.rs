@@ -14,12 +14,14 @@ use crate::historical_service_time::HistoricalServiceTime;
 use crate::latency::Latency;
 use crate::limits::{BUCKETS, CELLS, PATH_STATE_BYTES_MAX, PATHS_MAX};
 use crate::parse::KnobError;
+use crate::program::{self, Choice, Program};
 use crate::round_robin::RoundRobin;
 use crate::service_time::ServiceTime;
 use crate::soonest::Soonest;
 use crate::types::*;
 use crate::weighted_latency::{self, WeightedLatency};
 use crate::{devid, numa, pid, queue_depth, round_robin_latency};
+use alloc::boxed::Box;
 
 /// The selector of one core: the state of one policy over the paths of one volume.
 ///
@@ -44,6 +46,8 @@ pub struct Selector {
     pub(crate) latency: Latency,
     pub(crate) service_time: ServiceTime,
     pub(crate) historical: HistoricalServiceTime,
+    /// Of `program`; none until it is loaded.
+    program: program::Slot,
     /// Of the I/O placed last.
     ticket: Ticket,
 }
@@ -78,6 +82,7 @@ impl Selector {
             latency: Latency::default(),
             service_time: ServiceTime::new(1),
             historical: HistoricalServiceTime::default(),
+            program: program::Slot::default(),
             ticket: Ticket::default(),
         }
     }
@@ -106,6 +111,14 @@ impl Selector {
             weighted: WeightedLatency::new(epoch),
             ..Self::new(self.paths, policy)
         };
+    }
+
+    /// The program of the policy in force, which has to be a `program`: else it is dropped, since
+    /// the policy has changed meanwhile.
+    pub fn set_program(&mut self, program: Box<dyn Program>) {
+        if matches!(self.policy, Policy::Program(_)) {
+            self.program = program::Slot(Some(program));
+        }
     }
 
     /// Whether late reads may get a second copy, so that the caller has to ask about reads.
@@ -264,9 +277,38 @@ impl Selector {
                 self.historical
                     .choose(request.now_ns, paths, &self.in_flight)
             }
+            Policy::Program(_) => self.choose_by_program(request, paths),
             _ => {
                 let chosen = self.service_time.choose(request.length, paths)?;
                 self.ticket = self.service_time.begin(chosen, request.length);
+                Some(chosen)
+            }
+        }
+    }
+
+    fn choose_by_program(&mut self, request: &Request, paths: &[PathView]) -> Option<usize> {
+        self.ticket = Ticket {
+            units: request.length,
+            class: program::TICKET_CLASS,
+            ..Ticket::default()
+        };
+        let in_flight = &self.in_flight[..self.paths];
+        let answer = match &mut self.program.0 {
+            Some(program) if paths.iter().any(PathView::usable) => {
+                program.select(request, paths, in_flight)
+            }
+            _ => Choice::FallBack,
+        };
+        match answer {
+            Choice::Path(chosen) => {
+                assert!(paths[chosen].usable(), "a program's answer is checked");
+                Some(chosen)
+            }
+            Choice::FallBack => queue_depth::choose(paths, &self.in_flight),
+            Choice::TakenOut => {
+                self.set_policy(Policy::Soonest);
+                let (chosen, ticket) = self.soonest.place(request, paths, &self.in_flight)?;
+                self.ticket = ticket;
                 Some(chosen)
             }
         }
@@ -396,6 +438,15 @@ impl Selector {
             }
             Policy::HistoricalServiceTime if learns => self.historical.sample(done),
             Policy::ServiceTime => self.service_time.end(path, &done.ticket),
+            // Of I/Os that another policy placed the length isn't known.
+            Policy::Program(_)
+                if path < self.paths && done.ticket.class == program::TICKET_CLASS =>
+            {
+                if let Some(program) = &mut self.program.0 {
+                    program.complete(done, done.ticket.units);
+                }
+                Noted::default()
+            }
             _ => Noted::default(),
         }
     }
@@ -456,6 +507,9 @@ impl Selector {
         self.soonest.reset(index);
         self.latency.reset(index);
         self.historical.reset(index);
+        if let Some(program) = &mut self.program.0 {
+            program.reset(path);
+        }
     }
 
     /// I/Os of this core in flight on `path`.

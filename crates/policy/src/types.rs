@@ -1,6 +1,7 @@
 //! Types shared by callers and policies.
 use crate::hedging::Hedging;
 use crate::limits::CELLS;
+use crate::program::ProgramId;
 
 /// Position of a path in the volume's path table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -223,6 +224,8 @@ pub enum Policy {
     ServiceTime,
     /// `historical-service-time`
     HistoricalServiceTime,
+    /// `program:<name>@<hash>`; it takes part in no list of policies, since it has to be loaded.
+    Program(ProgramId),
 }
 
 /// Averaging of weighted-latency (rows A12, A13). By default each core has its own, by size.

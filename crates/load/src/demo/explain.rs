@@ -83,6 +83,7 @@ fn rule(policy: Policy) -> &'static str {
         Policy::Latency => "the path with the least latency lately",
         Policy::Pid => "each job has a path",
         Policy::Devid(_) => "always the same path",
+        Policy::Program(_) => "as a loaded program chooses",
     }
 }
 

@@ -144,6 +144,7 @@ impl Oracle {
                     .least_estimate(request.now_ns, views, &self.in_flight)
             }
             Policy::Soonest => self.told.map(|path| usize::from(path.0)),
+            Policy::Program(_) => unreachable!("no list of policies has one"),
         }?;
         self.others.placed(chosen, request, self.in_flight[chosen]);
         self.in_flight[chosen] += 1;

@@ -292,6 +292,7 @@ fn why(policy: &str, why: &str) -> &'static str {
         ("reader", _) => "this reader's",
         ("named", _) => "the one that is named",
         ("instead", _) => "in place of the one that is named",
+        ("program", _) => "as the program chose, or queue-depth in its place",
         _ => "for a reason that this version doesn't know",
     }
 }
