@@ -7,7 +7,7 @@
 //!
 //! One policy, one file: `numa`, `round_robin`, `queue_depth`, `weighted_latency`, `soonest`, for
 //! mirrors `pid`, `latency`, `devid`, `round_robin_latency`, and from device-mapper `service_time`
-//! and `historical_service_time`. What a user loads is a `program`.
+//! and `historical_service_time`. A module that a user loads is a `program`.
 //!
 //! # Contract
 //! One core owns a selector: no lock, no atomic, no clock, no allocation (but the place of a
@@ -56,7 +56,7 @@ mod weighted_latency;
 pub use explain::{Basis, Explained, Look, Why};
 pub use hedging::Hedging;
 pub use parse::{KnobError, PolicyError};
-pub use program::{Choice, PROGRAM_NAME_MAX, Program, ProgramId};
+pub use program::{Choice, PROGRAM_NAME_MAX, Program, ProgramId, ProgramSlot};
 pub use selector::{Selector, TooManyPaths};
 pub use types::*;
 pub use values::Values;

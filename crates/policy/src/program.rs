@@ -20,7 +20,7 @@ pub trait Program: Send {
     /// Reports the end of an I/O of `length` bytes that it, or its stand-in, has placed.
     fn complete(&mut self, done: &Completion, length: u32);
 
-    /// What was learnt of `path` is void (row A11).
+    /// Forgets what was learnt of `path` (row A11).
     fn reset(&mut self, path: PathIndex);
 }
 
@@ -38,17 +38,17 @@ pub enum Choice {
 /// Class of the tickets of I/Os that a program, or its stand-in, has placed.
 pub(crate) const TICKET_CLASS: u8 = u8::MAX;
 
-/// The place of a selector for its program. A copy of a selector has none.
+/// The place of a program: in a selector, or in a message to its owner. A copy is empty.
 #[derive(Default)]
-pub(crate) struct Slot(pub(crate) Option<Box<dyn Program>>);
+pub struct ProgramSlot(pub Option<Box<dyn Program>>);
 
-impl Clone for Slot {
+impl Clone for ProgramSlot {
     fn clone(&self) -> Self {
         Self(None)
     }
 }
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for ProgramSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() {
             "a program"

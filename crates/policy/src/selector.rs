@@ -14,7 +14,7 @@ use crate::historical_service_time::HistoricalServiceTime;
 use crate::latency::Latency;
 use crate::limits::{BUCKETS, CELLS, PATH_STATE_BYTES_MAX, PATHS_MAX};
 use crate::parse::KnobError;
-use crate::program::{self, Choice, Program};
+use crate::program::{self, Choice, Program, ProgramSlot};
 use crate::round_robin::RoundRobin;
 use crate::service_time::ServiceTime;
 use crate::soonest::Soonest;
@@ -47,7 +47,7 @@ pub struct Selector {
     pub(crate) service_time: ServiceTime,
     pub(crate) historical: HistoricalServiceTime,
     /// Of `program`; none until it is loaded.
-    program: program::Slot,
+    program: ProgramSlot,
     /// Of the I/O placed last.
     ticket: Ticket,
 }
@@ -82,7 +82,7 @@ impl Selector {
             latency: Latency::default(),
             service_time: ServiceTime::new(1),
             historical: HistoricalServiceTime::default(),
-            program: program::Slot::default(),
+            program: ProgramSlot::default(),
             ticket: Ticket::default(),
         }
     }
@@ -117,7 +117,7 @@ impl Selector {
     /// the policy has changed meanwhile.
     pub fn set_program(&mut self, program: Box<dyn Program>) {
         if matches!(self.policy, Policy::Program(_)) {
-            self.program = program::Slot(Some(program));
+            self.program = ProgramSlot(Some(program));
         }
     }
 

@@ -14,7 +14,7 @@ struct Layer {
 }
 
 /// The table of ARCHITECTURE.md, lowest first.
-const LAYERS: [Layer; 25] = [
+const LAYERS: [Layer; 26] = [
     // Without its feature, as all but sim's canaries have it, it is pure as well.
     Layer {
         name: "canary",
@@ -30,6 +30,12 @@ const LAYERS: [Layer; 25] = [
         name: "policy",
         imports: &["canary"],
         pure: Some(&[]),
+    },
+    // Runs what users load. The pure crates know its trait alone, which policy has.
+    Layer {
+        name: "program",
+        imports: &["policy"],
+        pure: None,
     },
     Layer {
         name: "nvme",
@@ -136,7 +142,9 @@ const LAYERS: [Layer; 25] = [
     },
     Layer {
         name: "sim-program",
-        imports: &["policy", "shape", "engine", "sim", "canary", "terminal"],
+        imports: &[
+            "policy", "program", "shape", "engine", "sim", "canary", "terminal",
+        ],
         pure: None,
     },
     // Paths and their ends: shared by what drives volumes and what offers them.
@@ -209,6 +217,7 @@ const LAYERS: [Layer; 25] = [
         name: "braid",
         imports: &[
             "policy",
+            "program",
             "nvme",
             "nbd",
             "multipath",
