@@ -50,6 +50,7 @@ mod nvme_exports;
 mod older;
 mod paths;
 mod pending;
+mod placement;
 mod plan;
 mod queues;
 mod reach;

@@ -16,7 +16,6 @@
 //! connections are closed at once.
 use super::address::{Accepting, Bound, Towards};
 use super::config::{Config, Namespace, Subsystem};
-use super::mirrors;
 use super::plan::Change;
 use super::ready;
 use super::rename::Renames;
@@ -428,43 +427,17 @@ impl Service {
     /// The core of a subsystem's volumes.
     fn core_for(&self, state: &State, new: &Config, of: &Subsystem) -> anyhow::Result<u16> {
         let serving = state.subsystems.iter().find(|it| is_same(&it.config, of));
-        let mut core = serving.map(|it| (it.core, of.nqn.clone()));
-        let mut usual = None;
-        let numbers = state.volumes.numbered(new);
-        for it in &of.namespaces {
-            let number = numbers.iter().find(|(_, of)| of.name == it.volume);
-            let Some((number, _)) = number else {
-                continue;
-            };
-            let own = self.senders.core_of(*number) as u16;
-            // Another multipath volume is on every core; one that is served there stays.
-            let is_served = serving.is_some_and(|serving| serving.has(&it.volume));
-            let keeps_home = !is_served && self.senders.seats(*number).keeps_home();
-            if *number < MIRRORS_FROM && !keeps_home {
-                usual = usual.or(Some(own));
-                continue;
-            }
-            match &core {
-                None => core = Some((own, it.volume.clone())),
-                Some((core, with)) if *core != own => {
-                    return Err(Usage::error(format!(
-                        "{} of {}: it is on core {own} and {with} on core {core}, where they stay \
-                         while the engine runs: give it an nqn and an address of its own, or \
-                         restart the engine",
-                        it.volume, of.nqn
-                    )));
-                }
-                Some(_) => {}
-            }
-        }
-        // As at a start, where none of its volumes is there yet.
-        let at_start = || {
-            let first = of.namespaces.first()?;
-            let at = new.volumes.iter().position(|it| it.name == first.volume)?;
-            Some(new.core_of(mirrors::numbers(new.volumes.iter())[at]))
-        };
-        let core = core.map(|it| it.0).or(usual).or_else(at_start);
-        Ok(core.unwrap_or_default())
+        let volumes = of.namespaces.iter().map(|it| it.volume.as_str());
+        let on = serving.map(|it| (it.core, of.nqn.clone()));
+        let stays = |_, volume: &str| serving.filter(|it| it.has(volume)).map(|it| it.core);
+        let core = self.core_of_volumes(state, new, volumes, on, stays);
+        core.map_err(|it| {
+            Usage::error(format!(
+                "{} of {}: it is on core {} and {} on core {}, where they stay while the engine \
+                 runs: give it an nqn and an address of its own, or restart the engine",
+                it.volume, of.nqn, it.core, it.with, it.with_core
+            ))
+        })
     }
 
     /// Makes the subsystems those of `new`, whose volumes are there. `bound`: addresses that none

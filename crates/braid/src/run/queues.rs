@@ -10,7 +10,6 @@
 //! socket when its queues have ended; a thread waits for that, and for the thread that began the
 //! server before it. So does the end of the engine. A reload begins a server anew that has failed.
 use super::config::{Config, QueueKeys, QueueNamespace};
-use super::mirrors;
 use super::service::{Service, State};
 use crate::cli::Usage;
 use crate::control::socket::PrivateSocket;
@@ -20,7 +19,6 @@ use anyhow::{Context, anyhow};
 use broker::{Broker, EngineNamespace, Grant, Identity, PostToCore, Rights, Shape, Store, Trust};
 use cores::RunControl;
 use engine::host::VolumeInfo;
-use engine::mirror::MIRRORS_FROM;
 use service::queues::QUEUE;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -233,42 +231,20 @@ impl Service {
         of: &QueueKeys,
         serving: Option<&QueueServing>,
     ) -> anyhow::Result<u16> {
-        let mut core: Option<(u16, &str)> = None;
-        let mut usual = None;
-        let numbers = state.volumes.numbered(new);
-        for it in &of.namespaces {
-            let number = numbers.iter().find(|(_, of)| of.name == it.volume);
-            let Some((number, _)) = number else {
-                continue;
-            };
-            let own = self.senders.core_of(*number) as u16;
-            // Another multipath volume is on every core; one that is served there stays.
-            let stays = serving.filter(|it| it.has(*number)).map(|it| it.core);
-            let keeps_home = stays.is_none() && self.senders.seats(*number).keeps_home();
-            if *number < MIRRORS_FROM && !keeps_home {
-                usual = stays.or(usual).or(Some(own));
-                continue;
-            }
-            if let Some((core, with)) = core
-                && core != own
-            {
-                return Err(Usage::error(format!(
-                    "[[queue]] {}: {} is on core {own} and {with} on core {core}, where they stay \
-                     while the engine runs: make it two servers, or restart the engine",
-                    of.socket.display(),
-                    it.volume
-                )));
-            }
-            core = Some((own, &it.volume));
-        }
-        // As at a start, where none of its volumes is there yet.
-        let at_start = || {
-            let first = of.namespaces.first()?;
-            let at = new.volumes.iter().position(|it| it.name == first.volume)?;
-            Some(new.core_of(mirrors::numbers(new.volumes.iter())[at]))
-        };
-        let core = core.map(|it| it.0).or(usual).or_else(at_start);
-        Ok(core.unwrap_or_default())
+        let volumes = of.namespaces.iter().map(|it| it.volume.as_str());
+        let stays = |number, _: &str| serving.filter(|it| it.has(number)).map(|it| it.core);
+        let core = self.core_of_volumes(state, new, volumes, None, stays);
+        core.map_err(|it| {
+            Usage::error(format!(
+                "[[queue]] {}: {} is on core {} and {} on core {}, where they stay while the \
+                 engine runs: make it two servers, or restart the engine",
+                of.socket.display(),
+                it.volume,
+                it.core,
+                it.with,
+                it.with_core
+            ))
+        })
     }
 
     /// Whether each server of `new` has a core; volumes that are to be opened get that.
