@@ -20,7 +20,7 @@ pub enum Store {
 /// A namespace of the queue server of an engine.
 #[derive(Debug)]
 pub struct EngineNamespace {
-    /// The engine's number of it, which is never another's.
+    /// The engine's number of it, which is no other's that has an [`EngineNamespace`].
     number: u32,
     /// Of its device.
     name: String,

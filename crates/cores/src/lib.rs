@@ -67,7 +67,7 @@ pub type PathStanding = (PathState, Option<ReconnectWait>);
 pub enum RunEvent {
     /// A volume is ready on this core.
     Ready(u16, u16, VolumeInfo),
-    /// A volume has another size.
+    /// A volume has another size, or is read-only now or no longer.
     Resized(u16, VolumeInfo),
     /// A line for the user.
     Note(String),

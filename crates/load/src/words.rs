@@ -346,6 +346,7 @@ mod tests {
         bytes: 1 << 30,
         block_shift: 9,
         transfer_max: 1 << 20,
+        read_only: false,
     };
 
     fn words(text: &str) -> Words {

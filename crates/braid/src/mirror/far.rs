@@ -252,6 +252,7 @@ impl Far {
                 bytes: 0,
                 block_shift: 9,
                 transfer_max: 0,
+                read_only: false,
             },
             storage: Storage::default(),
             name: uri.to_string(),

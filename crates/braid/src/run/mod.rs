@@ -362,8 +362,9 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
     match event {
         RunEvent::Resized(volume, info) => {
             service.ready(volume, info);
+            let read_only = if info.read_only { ", read-only" } else { "" };
             log::say(format!(
-                "{}: its size is {} now; clients connected before keep the size they know",
+                "{}: its size is {} now{read_only}; clients connected before keep what they know",
                 service.name(volume),
                 format_bytes(info.bytes)
             ));

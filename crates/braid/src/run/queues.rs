@@ -1,8 +1,9 @@
 //! Servers of hardware queues in the engine: they come, go and change with the configuration.
 //!
 //! # Contract
-//! A server is on one core, which has its queues. A namespace has a number in the engine that is
-//! never another's, so a command for a volume that has left reaches none that comes after it.
+//! A server is on one core, which has its queues. A namespace has a number in the engine, which is
+//! another's only when no queue is left that was opened with it ([`NamespaceNumbers`]): a command
+//! for a volume that has left reaches none that comes after it.
 //!
 //! A reload makes the sockets of new servers first, which can fail. Where only namespaces change,
 //! queues that are open keep theirs: commands for one that was removed, or is read-only now or no
@@ -21,7 +22,7 @@ use cores::RunControl;
 use engine::host::VolumeInfo;
 use service::queues::QUEUE;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use target::volume_identifiers;
 
@@ -40,6 +41,25 @@ pub struct QueueServing {
 struct Served {
     volume: u16,
     it: Arc<EngineNamespace>,
+}
+
+/// Numbers of the namespaces of all servers. Who may name a namespace to the engine has its
+/// [`EngineNamespace`]: servers, and queues until their last command has ended.
+#[derive(Default)]
+pub struct NamespaceNumbers(Vec<Weak<EngineNamespace>>);
+
+impl NamespaceNumbers {
+    /// A namespace, with the lowest number that none has.
+    fn assign(&mut self, name: String) -> Arc<EngineNamespace> {
+        let free = self.0.iter().position(|it| it.strong_count() == 0);
+        let number = free.unwrap_or(self.0.len());
+        let it = Arc::new(EngineNamespace::new(number as u32, name));
+        match self.0.get_mut(number) {
+            Some(place) => *place = Arc::downgrade(&it),
+            None => self.0.push(Arc::downgrade(&it)),
+        }
+        it
+    }
 }
 
 /// The server itself; its thread may wait for the end of the one before it.
@@ -166,7 +186,7 @@ fn shape(info: &VolumeInfo) -> Option<Shape> {
     (9..=12).contains(&info.block_shift).then(|| Shape {
         block_shift: info.block_shift,
         blocks: info.bytes >> info.block_shift,
-        read_only: false,
+        read_only: info.read_only,
     })
 }
 
@@ -180,6 +200,8 @@ pub struct QueueExported {
     /// The engine's number of the namespace.
     pub number: u32,
     pub read_only: bool,
+    /// The socket of its server, if that has failed.
+    pub failed: Option<PathBuf>,
 }
 
 impl State {
@@ -199,13 +221,15 @@ impl State {
     /// Namespaces of queues as users see them.
     pub fn queue_namespaces(&self) -> impl Iterator<Item = QueueExported> {
         self.queues.iter().flat_map(|serving| {
+            let failed = (!serving.is_there()).then(|| serving.keys.socket.clone());
             let all = serving.keys.namespaces.iter().zip(&serving.namespaces);
-            all.map(|(keys, of)| QueueExported {
+            all.map(move |(keys, of)| QueueExported {
                 volume: of.volume,
                 core: serving.core,
                 uri: format!("queue:{}?nsid={}", serving.keys.socket.display(), keys.nsid),
                 number: of.it.number(),
                 read_only: keys.read_only,
+                failed: failed.clone(),
             })
         })
     }
@@ -430,14 +454,12 @@ impl Service {
                 all.push(stays.clone());
                 continue;
             }
-            let number = state.queue_namespaces_ever;
-            state.queue_namespaces_ever += 1;
-            let of = Arc::new(EngineNamespace::new(number, it.volume.clone()));
+            let of = state.queue_numbers.assign(it.volume.clone());
             if let Some(info) = &state.volumes[volume].info {
                 of.set_shape(shape(info));
             }
             let core = self.senders.core(core);
-            core.send(RunControl::AddNamespace(number, volume));
+            core.send(RunControl::AddNamespace(of.number(), volume));
             all.push(Served { volume, it: of });
         }
         all
@@ -559,5 +581,39 @@ impl QueueServing {
             it.volume.clone_from(&old.volume);
         }
         named == self.keys && self.namespaces.iter().zip(&keys.namespaces).all(same)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_is_free_when_no_queue_knows_it() {
+        let mut numbers = NamespaceNumbers::default();
+        let mut next = || numbers.assign("v0".into());
+        let (first, second) = (next(), next());
+        assert_eq!((first.number(), second.number()), (0, 1));
+        let of_queue = Arc::clone(&first);
+        drop(first);
+        let third = next();
+        assert_eq!(third.number(), 2, "a queue has it yet");
+        drop(of_queue);
+        let all = [next(), next()];
+        assert_eq!(all.map(|it| it.number()), [0, 3]);
+    }
+
+    #[test]
+    fn shape_is_that_of_the_volume() {
+        let mut info = VolumeInfo {
+            bytes: 1 << 20,
+            block_shift: 9,
+            transfer_max: 1 << 17,
+            read_only: true,
+        };
+        let shown = shape(&info).map(|it| (it.block_shift, it.blocks, it.read_only));
+        assert_eq!(shown, Some((9, 2048, true)));
+        info.block_shift = 13;
+        assert_eq!(shape(&info), None, "queues have no such blocks");
     }
 }

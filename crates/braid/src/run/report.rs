@@ -17,7 +17,8 @@ use engine::host::{HedgeStats, PathReport, PathState};
 use policy::limits::{BUCKETS, FIRST_BUCKET_BYTES};
 use policy::{PathStats, Policy};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::MutexGuard;
 use target::quantity::Ana;
 
@@ -320,6 +321,7 @@ impl<'a> Report<'a> {
     fn health(&self, volume: u16) -> Health {
         let wrong = self.is_unmarked(volume)
             || self.lost_sockets(volume).next().is_some()
+            || !self.failed_queues(volume).is_empty()
             || self.device_errors(volume).next().is_some();
         let least = match wrong {
             true => Health::Degraded,
@@ -333,6 +335,13 @@ impl<'a> Report<'a> {
         let exports = self.state.exports.iter().flatten();
         let of = exports.filter(move |it| it.volume == volume && it.accepting.is_lost());
         of.map(|it| it.uri.as_str())
+    }
+
+    /// Sockets of servers of queues of the volume that have failed.
+    fn failed_queues(&self, volume: u16) -> BTreeSet<PathBuf> {
+        let all = self.state.queue_namespaces();
+        let of = all.filter(|it| it.volume == volume);
+        of.filter_map(|it| it.failed).collect()
     }
 
     /// A line for each path that answered I/O with errors of what is behind it, of late: any that
@@ -364,9 +373,15 @@ impl<'a> Report<'a> {
                 lost.join(", ")
             )
         });
+        let failed = self.failed_queues(volume).into_iter().map(|socket| {
+            format!(
+                "the server of queues {} has failed; braid reload begins it anew",
+                socket.display()
+            )
+        });
         let it = &self.state.volumes[volume];
         let all = [it.barred.clone(), it.unmarked.clone(), lost];
-        let all = all.into_iter().flatten();
+        let all = all.into_iter().flatten().chain(failed);
         let all: Vec<String> = all.chain(self.device_errors(volume)).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
@@ -487,6 +502,7 @@ impl<'a> Report<'a> {
             json!({
                 "uri": export.uri,
                 "read_only": export.export.read_only,
+                "failed": false,
                 "clients": sum(|it| it.clients.into()),
                 "requests": sum(|it| it.requests),
                 "errors": sum(|it| it.errors),
@@ -506,6 +522,7 @@ impl<'a> Report<'a> {
                 json!({
                     "uri": uri,
                     "read_only": it.read_only,
+                    "failed": false,
                     "clients": stats.connections,
                     "requests": stats.commands,
                     "errors": stats.errors,
@@ -526,6 +543,7 @@ impl<'a> Report<'a> {
             json!({
                 "uri": it.uri,
                 "read_only": it.read_only,
+                "failed": it.failed.is_some(),
                 "clients": open,
                 "requests": counters.commands,
                 "errors": counters.errors,

@@ -23,7 +23,7 @@ use super::marks::Marks;
 use super::mirrors::{self, Found};
 use super::nvme_exports::{HostPort, Serving};
 use super::pending::Changes;
-use super::queues::{BoundQueue, QueueServing};
+use super::queues::{BoundQueue, NamespaceNumbers, QueueServing};
 use super::registry::Registry;
 use super::reload;
 use super::report::Report;
@@ -114,8 +114,8 @@ pub struct State {
     pub ending_subsystems: BTreeMap<(u16, u16), Vec<u16>>,
     /// Servers of queues.
     pub queues: Vec<QueueServing>,
-    /// Namespaces of queues that there have been.
-    pub queue_namespaces_ever: u32,
+    /// Numbers of their namespaces.
+    pub queue_numbers: NamespaceNumbers,
     /// Exports that listen no more and may have clients, by number.
     pub ending: BTreeMap<usize, EndingExport>,
     closed: bool,
@@ -151,7 +151,7 @@ impl State {
             subsystems: Vec::new(),
             ending_subsystems: BTreeMap::new(),
             queues: Vec::new(),
-            queue_namespaces_ever: 0,
+            queue_numbers: NamespaceNumbers::default(),
             ending: BTreeMap::new(),
             closed: false,
         }

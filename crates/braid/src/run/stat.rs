@@ -304,7 +304,11 @@ fn show_export(text: &mut String, export: &Value) -> Result {
         Some(true) => " (read-only)",
         _ => "",
     };
-    writeln!(text, "  {}{read_only}", word(&export["uri"]))?;
+    let failed = match export["failed"].as_bool() {
+        Some(true) => ": its server has failed",
+        _ => "",
+    };
+    writeln!(text, "  {}{read_only}{failed}", word(&export["uri"]))?;
     let count = |key: &str, one: &str, many: &str| {
         let count = number(&export[key]);
         format!(

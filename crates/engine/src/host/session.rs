@@ -150,6 +150,7 @@ impl Volume {
             bytes: size.bytes(),
             block_shift: size.block_shift,
             transfer_max: IO_BYTES_MAX,
+            read_only: limits.read_only,
         };
         self.ready = Some(Ready {
             info,
@@ -165,17 +166,20 @@ impl Volume {
         let Some(ready) = &mut self.ready else {
             return; // `settle` takes what they show then
         };
+        // Where all are lost what they showed holds until one is back.
+        let mut info = ready.info;
         if let Some(limits) = self.head.limits() {
             ready.limits = limits;
             ready.whole_max = whole_max(&limits);
+            info.read_only = limits.read_only;
         }
-        let Some(size) = self.head.size() else {
-            return; // all are lost, and what they showed holds until one is back
-        };
-        if size.bytes() != ready.info.bytes {
-            ready.info.bytes = size.bytes();
-            ready.warned = false;
-            out.report(HostEvent::Resized(self.number, ready.info));
+        if let Some(size) = self.head.size() {
+            info.bytes = size.bytes();
+        }
+        if info != ready.info {
+            ready.warned &= info.bytes == ready.info.bytes;
+            ready.info = info;
+            out.report(HostEvent::Resized(self.number, info));
         }
     }
 

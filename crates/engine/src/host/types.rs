@@ -342,6 +342,8 @@ pub struct VolumeInfo {
     /// Largest single I/O that reads or writes, bytes. A single command carries less, and
     /// changes with the paths: `Volume::limits`.
     pub transfer_max: u32,
+    /// It takes no changes.
+    pub read_only: bool,
 }
 
 /// A path between two attempts to connect it.
@@ -385,7 +387,8 @@ pub enum HostEvent {
     /// [`HostEvent::Failed`] was said of.
     Ready(u16, VolumeInfo),
     /// The size of a volume is another one now (T33): a path showed a smaller one, or all that are
-    /// live agree on a larger one. I/O beyond it is refused from now on.
+    /// live agree on a larger one. I/O beyond it is refused from now on. Or it is read-only now, or
+    /// no longer.
     Resized(u16, VolumeInfo),
     /// A volume has lost a path, or never got it: one line with what, which, why, what to do. Said
     /// again only when an attempt to connect it fails for another reason. Without recovery, a

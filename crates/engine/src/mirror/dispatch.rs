@@ -149,6 +149,7 @@ impl Running {
                 bytes: geometry.bytes,
                 block_shift: geometry.block_shift,
                 transfer_max: IO_BYTES_MAX,
+                read_only: limits.read_only,
             },
             limits,
             reads,

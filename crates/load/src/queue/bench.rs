@@ -327,6 +327,7 @@ fn parts(args: &BenchArgs, path: &Path) -> anyhow::Result<Vec<Part>> {
         bytes: namespace.blocks << namespace.block_shift,
         block_shift: namespace.block_shift,
         transfer_max: first.transfer_max(),
+        read_only: namespace.read_only,
     };
     let tasks = tasks(args, &info, format!("queue:{}", path.display()))?;
     let bytes = args.common.words.buffers(cores)?.1;

@@ -119,11 +119,13 @@ impl Target {
                 bytes: device.namespace().blocks << device.namespace().block_shift,
                 block_shift: device.namespace().block_shift,
                 transfer_max: device.controller().transfer_max.unwrap_or(u32::MAX),
+                read_only: device.namespace().read_only,
             },
             Self::File(file) => VolumeInfo {
                 bytes: file.bytes(),
                 block_shift: file.block_shift(),
                 transfer_max: u32::MAX,
+                read_only: false,
             },
         }
     }

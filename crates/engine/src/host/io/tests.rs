@@ -8,6 +8,7 @@ const INFO: VolumeInfo = VolumeInfo {
     bytes: 1 << 20,
     block_shift: 12,
     transfer_max: 1 << 17,
+    read_only: false,
 };
 
 fn io(op: IoOp, offset: u64, length: u32) -> Io {

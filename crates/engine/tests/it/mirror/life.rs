@@ -151,6 +151,7 @@ fn anew(disks: &[Disk], byte: u8) -> MirrorOrder {
         bytes: LEG_BYTES,
         block_shift: 12,
         transfer_max: BLOCK,
+        read_only: false,
     };
     let infos = vec![info; disks.len()];
     MirrorOrder::Begin(Box::new(Anew { config, infos }))

@@ -310,6 +310,7 @@ pub fn add(volume: u16) -> MirrorOrder {
             bytes: LEG_BYTES,
             block_shift: 12,
             transfer_max: BLOCK,
+            read_only: false,
         },
         id: Id([0x40 + volume as u8; 16]),
         replaces: None,

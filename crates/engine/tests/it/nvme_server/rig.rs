@@ -381,6 +381,7 @@ impl Rig {
             bytes: LEG_BYTES,
             block_shift: 12,
             transfer_max: BLOCK,
+            read_only: false,
         };
         let infos = vec![info; 2];
         let begin = MirrorOrder::Begin(Box::new(Anew { config, infos }));
