@@ -1,28 +1,27 @@
 //! Namespaces of a broker, and users with their shares (U1, U5).
-use crate::volume::Volume;
 use nvme::queue::check;
 use queue::Kind;
-use runtime::Device;
+use runtime::MemoryDevice;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Storage of the blocks of a namespace.
 #[derive(Clone, Debug)]
 pub enum Store {
-    /// A device of this process. Null moves no data at all: reads leave the memory as it is.
-    Device(Device),
-    /// A volume of a running engine.
-    Volume(Volume),
-    /// A volume or mirror of the engine that the server is in.
+    /// None: no data are moved at all, so reads leave the memory as it is.
+    Null,
+    /// Memory of this process.
+    Memory(Arc<MemoryDevice>),
+    /// A device of the engine that has the queues.
     Engine(Arc<EngineNamespace>),
 }
 
-/// A namespace of the queue server of an engine.
+/// A device of an engine as a namespace.
 #[derive(Debug)]
 pub struct EngineNamespace {
     /// The engine's number of it, which is no other's that has an [`EngineNamespace`].
     number: u32,
-    /// Of its device.
+    /// Of its device, in messages.
     name: String,
     /// `None`: the device has not been ready.
     shape: Mutex<Option<Shape>>,
@@ -68,21 +67,12 @@ impl EngineNamespace {
 
 impl Store {
     /// Its name in messages.
-    pub fn name(&self) -> String {
+    pub fn name(&self) -> &str {
         match self {
-            Self::Device(Device::File(file)) => format!("file:{}", file.path().display()),
-            Self::Device(Device::Null) => "null:".into(),
-            // Memory; no other device is served.
-            Self::Device(_) => "mem:".into(),
-            Self::Volume(volume) => format!("nbd:{}", volume.address()),
-            Self::Engine(it) => format!("volume {}", it.name),
+            Self::Null => "null:",
+            Self::Memory(_) => "mem:",
+            Self::Engine(it) => &it.name,
         }
-    }
-}
-
-impl From<Device> for Store {
-    fn from(device: Device) -> Self {
-        Self::Device(device)
     }
 }
 
@@ -90,7 +80,7 @@ impl From<Device> for Store {
 #[derive(Clone, Debug)]
 pub struct Namespace {
     /// Storage of its blocks.
-    pub device: Store,
+    pub store: Store,
     /// log2 of the block size, 9 to 12; of no use where its device says it
     /// ([`EngineNamespace::set_shape`]).
     pub block_shift: u8,
@@ -108,12 +98,12 @@ impl Namespace {
             blocks: self.blocks,
             read_only: self.read_only,
         };
-        match &self.device {
+        match &self.store {
             Store::Engine(it) => it.shape().map(|it| Shape {
                 read_only: it.read_only || self.read_only,
                 ..it
             }),
-            Store::Device(_) | Store::Volume(_) => Some(own),
+            Store::Null | Store::Memory(_) => Some(own),
         }
     }
 }
@@ -194,8 +184,6 @@ pub struct Config {
     pub namespaces: Vec<Namespace>,
     /// Identity of these; `None`: none, so they are the same as nothing else.
     pub identity: Option<Identity>,
-    /// One thread each: the CPU to pin it to.
-    pub workers: Vec<Option<usize>>,
     /// Queues of kind `user_poll`.
     pub user_poll: u32,
     /// Queues of kind `user_irq`.
@@ -204,7 +192,7 @@ pub struct Config {
     pub memory_max: u64,
     /// How long a connection without a queue may say nothing, ns ([`crate::limits::PATIENCE_NS`]).
     pub patience_ns: u64,
-    /// How long a thread looks for work before it sleeps, ns.
+    /// How long a core looks for commands before it sleeps, ns.
     pub spin_ns: u64,
     /// How far clients are believed.
     pub trust: check::Trust,

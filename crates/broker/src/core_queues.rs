@@ -8,10 +8,10 @@
 //!
 //! A queue whose commands wait for memory has no further ones fetched.
 use crate::config::{Namespace, Store};
-use crate::files::{Job, Work};
-use crate::lane::{Executor, Lane, ThreadTally};
+use crate::lane::{Executor, Job, Lane, Work};
+use crate::limits::{LOOKED_MAX, LOOKS_MAX};
+use crate::messages::{Link, Message, News, ToCore};
 use crate::transfer::{Memories, Part};
-use crate::worker::{Message, News};
 use block::SlotMap;
 use engine::machine::Memory;
 use engine::{Core, QueueCommand, QueueOp};
@@ -20,53 +20,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Sender;
-use sys::os::Event;
 use sys::{Errno, Shared};
-
-/// A server, as the core that has its queues knows it.
-pub(crate) struct Link {
-    /// How long the core looks for commands before it sleeps, ns.
-    pub spin_ns: u64,
-    pub news: Sender<News>,
-    /// Raised with each piece of news.
-    pub news_event: Arc<Event>,
-    pub tally: Arc<ThreadTally>,
-}
-
-impl Link {
-    pub fn tell(&self, news: News) {
-        // A server that has ended asks for nothing more.
-        let _ = self.news.send(news);
-        self.news_event.raise();
-    }
-}
-
-/// A message of a server to the core that has its queues.
-pub struct ToCore {
-    link: Arc<Link>,
-    /// `None`: the core has taken it.
-    message: Option<Message>,
-}
-
-impl ToCore {
-    pub(crate) fn new(link: &Arc<Link>, message: Message) -> Self {
-        Self {
-            link: Arc::clone(link),
-            message: Some(message),
-        }
-    }
-}
-
-impl Drop for ToCore {
-    /// A core that ended before it took the message has no queues: a server that stops would wait
-    /// for its answer in vain.
-    fn drop(&mut self) {
-        if let Some(Message::Stop) = self.message {
-            self.link.tell(News::Ended(Ok(())));
-        }
-    }
-}
 
 struct Served {
     lane: Box<Lane>,
@@ -127,10 +81,16 @@ pub struct CoreQueues {
     ending: Vec<Arc<Link>>,
     /// Some lane ends, or is to.
     has_ending: bool,
+    /// Queues that were closed, of which other cores hear after this turn.
+    shut: Vec<(u64, Arc<Link>)>,
+    /// So many of these were closed before the turn began.
+    shut_before: usize,
     /// Clients were told to kick.
     is_dozing: bool,
     /// When there was something to do, ns.
     busy_ns: u64,
+    /// Some queue asks to be looked at all the time, and has commands that need no request.
+    polls: bool,
 }
 
 impl CoreQueues {
@@ -145,8 +105,11 @@ impl CoreQueues {
             kicks: epoll::create(CreateFlags::CLOEXEC)?,
             ending: Vec::new(),
             has_ending: false,
+            shut: Vec::new(),
+            shut_before: 0,
             is_dozing: false,
             busy_ns: 0,
+            polls: false,
         })
     }
 
@@ -159,11 +122,8 @@ impl CoreQueues {
     }
 
     /// A message of a server.
-    pub fn handle(&mut self, mut to: ToCore, core: &mut Core) {
-        let link = Arc::clone(&to.link);
-        let Some(message) = to.message.take() else {
-            unreachable!("a message is handled once");
-        };
+    pub fn handle(&mut self, to: ToCore, core: &mut Core) {
+        let (link, message) = to.take();
         match message {
             Message::Add(lane) => self.add(link, lane, core),
             Message::Remove(id) => {
@@ -182,9 +142,6 @@ impl CoreQueues {
                     None => region,
                 };
                 link.tell(News::Region(id, old));
-            }
-            Message::Ended(..) | Message::Begun(_) => {
-                unreachable!("only threads have requests of their own")
             }
         }
     }
@@ -206,6 +163,8 @@ impl CoreQueues {
         let door = lane.door().clone();
         core.open_queue(at as u32, Box::new(move || door.is_shut()));
         let namespaces = Arc::clone(lane.namespaces());
+        let has_direct = |it: &Namespace| !matches!(it.store, Store::Engine(_));
+        self.polls |= link.spin_ns > 0 && namespaces.iter().any(has_direct);
         self.lanes[at] = Some(Served {
             lane,
             link,
@@ -216,6 +175,7 @@ impl CoreQueues {
     /// Fetches commands and begins them, before a turn of the engine.
     #[inline]
     pub fn begin(&mut self, core: &mut Core, memory: &mut dyn Memory, now_ns: u64) {
+        self.shut_before = self.shut.len();
         if !self.lanes.is_empty() {
             self.fetch(core, memory, now_ns);
         }
@@ -225,10 +185,33 @@ impl CoreQueues {
         if self.is_dozing {
             self.wake();
         }
+        let mut count = self.look(core, now_ns);
+        // A turn costs more than a command that needs no request. While something is under way in
+        // the engine, the reactor is to look for its end.
+        if self.polls && self.moves.all.is_empty() {
+            for _ in 1..LOOKS_MAX {
+                if count >= LOOKED_MAX || !self.moves.all.is_empty() {
+                    break;
+                }
+                std::hint::spin_loop();
+                count += self.look(core, now_ns);
+            }
+        }
+        if count > 0 {
+            self.busy_ns = now_ns;
+            self.load(core, memory, now_ns);
+        }
+    }
+
+    /// Looks at each queue once. Returns how many commands were begun, or went on.
+    #[inline]
+    fn look(&mut self, core: &mut Core, now_ns: u64) -> u32 {
         let mut count = 0;
         for (at, served) in self.lanes.iter_mut().enumerate() {
             let Some(Served {
-                lane, namespaces, ..
+                lane,
+                namespaces,
+                link,
             }) = served
             else {
                 continue;
@@ -243,11 +226,11 @@ impl CoreQueues {
                 count += u32::from(lane.turn(at, namespaces, &mut commands));
             }
             self.has_ending |= lane.closing || lane.broken.is_some();
+            if self.polls && lane.interrupt(|| Some(now_ns)) {
+                link.raised.fetch_add(1, Ordering::Relaxed);
+            }
         }
-        if count > 0 {
-            self.busy_ns = now_ns;
-            self.load(core, memory, now_ns);
-        }
+        count
     }
 
     /// Copies payload of writes to the arena.
@@ -295,11 +278,25 @@ impl CoreQueues {
         }
         for Served { lane, link, .. } in self.lanes.iter_mut().flatten() {
             if lane.interrupt(|| Some(now_ns)) {
-                link.tally.enters.fetch_add(1, Ordering::Relaxed);
+                link.raised.fetch_add(1, Ordering::Relaxed);
             }
         }
         if self.has_ending {
             self.end_lanes(core);
+        }
+    }
+
+    /// Whether queues were closed of which [`Self::tell_shown`] has to tell.
+    #[inline]
+    pub fn has_shut(&self) -> bool {
+        !self.shut.is_empty()
+    }
+
+    /// All that the engine had for other cores in this turn is in their mailboxes: they know of the
+    /// changes of queues that were closed before it (T9).
+    pub fn tell_shown(&mut self) {
+        for (id, link) in self.shut.drain(..self.shut_before) {
+            link.tell(News::Shown(id));
         }
     }
 
@@ -309,7 +306,7 @@ impl CoreQueues {
         let mut open = BTreeMap::new();
         for it in self.lanes.iter().flatten() {
             for namespace in it.namespaces.iter() {
-                if let Store::Engine(of) = &namespace.device {
+                if let Store::Engine(of) = &namespace.store {
                     *open.entry(of.number()).or_default() += 1;
                 }
             }
@@ -319,6 +316,9 @@ impl CoreQueues {
 
     /// Whether the reactor may sleep. Then clients kick from now on, until the next turn.
     pub fn may_sleep(&mut self, core: &mut Core, now_ns: u64) -> bool {
+        if !self.shut.is_empty() {
+            return false;
+        }
         if self.lanes.is_empty() {
             return true;
         }
@@ -329,7 +329,7 @@ impl CoreQueues {
         }
         for Served { lane, link, .. } in self.lanes.iter_mut().flatten() {
             if lane.interrupt(|| None) {
-                link.tally.enters.fetch_add(1, Ordering::Relaxed);
+                link.raised.fetch_add(1, Ordering::Relaxed);
             }
             lane.doze();
         }
@@ -344,22 +344,10 @@ impl CoreQueues {
     /// The reactor is awake.
     fn wake(&mut self) {
         self.is_dozing = false;
-        for Served { lane, link, .. } in self.lanes.iter().flatten() {
+        for Served { lane, .. } in self.lanes.iter().flatten() {
             lane.wake();
-            link.tally.sleeps.fetch_add(1, Ordering::Relaxed);
         }
-        let mut events = [const {
-            epoll::Event {
-                flags: EventFlags::empty(),
-                data: EventData::new_u64(0),
-            }
-        }; 64];
-        // Edges that don't fit wake the reactor once more.
-        let _ = epoll::wait(
-            &self.kicks,
-            &mut events,
-            Some(&rustix::event::Timespec::default()),
-        );
+        drain(&self.kicks);
     }
 
     fn close_all(&mut self, core: &mut Core, which: impl Fn(&Served) -> bool) {
@@ -379,6 +367,7 @@ impl CoreQueues {
         };
         if !lane.closing {
             link.tell(News::Let(lane.close()));
+            self.shut.push((lane.id, Arc::clone(link)));
             core.shut_queue(at as u32);
             core.cancel_queue_commands(at as u32, None);
         }
@@ -412,20 +401,21 @@ impl CoreQueues {
             }
             if let Some(Served { lane, link, .. }) = self.lanes[at].take() {
                 let _ = epoll::delete(&self.kicks, lane.kick.as_fd());
-                core.queues().close(at as u32);
+                core.close_queue(at as u32);
                 link.tell(News::Removed(lane.id, lane));
             }
         }
         while self.lanes.pop_if(|it| it.is_none()).is_some() {
             self.moves.copied.pop();
         }
+        self.polls &= !self.lanes.is_empty();
         let lanes = &self.lanes;
         let has_queues = |link: &Arc<Link>| {
             let mut all = lanes.iter().flatten();
             all.any(|it| Arc::ptr_eq(&it.link, link))
         };
         for link in self.ending.extract_if(.., |link| !has_queues(link)) {
-            link.tell(News::Ended(Ok(())));
+            link.tell(News::Ended);
         }
     }
 }
@@ -435,9 +425,23 @@ impl Drop for CoreQueues {
     fn drop(&mut self) {
         let lanes = self.lanes.drain(..).flatten().map(|it| it.link);
         for link in lanes.chain(self.ending.drain(..)) {
-            link.tell(News::Ended(Ok(())));
+            link.tell(News::Ended);
         }
     }
+}
+
+/// Takes the edges of descriptors that an epoll has; those that don't fit wake the reactor once
+/// more.
+fn drain(epoll: &OwnedFd) {
+    let none = epoll::Event {
+        flags: EventFlags::empty(),
+        data: EventData::new_u64(0),
+    };
+    let _ = epoll::wait(
+        epoll,
+        &mut [none; 64],
+        Some(&rustix::event::Timespec::default()),
+    );
 }
 
 impl Moves {
@@ -459,7 +463,7 @@ struct Commands<'a> {
 impl Commands<'_> {
     /// The engine's number of a namespace.
     fn number(&self, namespace: usize) -> u32 {
-        match &self.namespaces[namespace].device {
+        match &self.namespaces[namespace].store {
             Store::Engine(it) => it.number(),
             other => unreachable!("{}: it is not the engine's", other.name()),
         }
@@ -477,9 +481,7 @@ impl Executor for Commands<'_> {
         let (op, offset, length) = match work {
             Work::Read { offset } => (QueueOp::Read, offset, payload),
             Work::Write { offset, fua } => (QueueOp::Write { fua }, offset, payload),
-            Work::Zeroes {
-                offset, len, fua, ..
-            } => (QueueOp::WriteZeroes { fua }, offset, len),
+            Work::Zeroes { offset, len, fua } => (QueueOp::WriteZeroes { fua }, offset, len),
             Work::Deallocate { ranges } => (QueueOp::Deallocate { ranges }, 0, 0),
             Work::Flush { rest } => {
                 let rest = rest.into_iter().map(|at| self.number(at)).collect();
@@ -517,7 +519,9 @@ impl Executor for Commands<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU64;
     use std::sync::mpsc;
+    use sys::os::Event;
 
     /// A core may end with a stop in its mailbox.
     #[test]
@@ -527,11 +531,11 @@ mod tests {
             spin_ns: 0,
             news,
             news_event: Arc::new(Event::new().unwrap()),
-            tally: Arc::default(),
+            raised: AtomicU64::default(),
         });
         drop(ToCore::new(&link, Message::Remove(1)));
         assert!(told.try_recv().is_err());
         drop(ToCore::new(&link, Message::Stop));
-        assert!(matches!(told.try_recv(), Ok(News::Ended(Ok(())))));
+        assert!(matches!(told.try_recv(), Ok(News::Ended)));
     }
 }

@@ -9,9 +9,7 @@
 //!
 //! A thread may stand still anywhere, and go on when its clients have long written something newer
 //! by other ways (T9). So whether the client has let go of the queue is looked at right before
-//! anything is changed, also by commands that were fetched before; for files, right before the
-//! kernel is asked ([`crate::files`]).
-use crate::files::{Job, Work};
+//! anything is changed, also by commands that were fetched before; the engine does so as well.
 use crate::limits::{BATCH, TURN_BYTES};
 use crate::transfer::{Door, Memories, Region};
 use crate::zeroing::Zeroing;
@@ -22,7 +20,7 @@ use nvme::wire::{Cqe, Status, dsm};
 use queue::layout::{Header, Kind, Layout};
 use queue::limits::TRANSFER_MAX;
 use queue::{Coalescing, Memory};
-use runtime::{Device, MemoryDevice};
+use runtime::MemoryDevice;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -45,15 +43,30 @@ pub struct Tally {
     pub awaited: AtomicU64,
 }
 
-/// Counters of a thread that serves queues; written by it only.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct ThreadTally {
-    /// Calls of `io_uring_enter`: for requests to files, to sleep, and to raise interrupts.
-    pub enters: AtomicU64,
-    /// How often it was about to sleep: two more system calls each, also where there was something
-    /// to do after all.
-    pub sleeps: AtomicU64,
+/// Lane and number of a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// The lane's place.
+    pub lane: usize,
+    /// The command.
+    pub cid: u16,
+    /// Index of the namespace.
+    pub namespace: usize,
+}
+
+/// Operation; bytes.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Into the parts of the command.
+    Read { offset: u64 },
+    /// From the parts of the command.
+    Write { offset: u64, fua: bool },
+    /// A range is to be zeroes.
+    Zeroes { offset: u64, len: u64, fua: bool },
+    /// Ranges are not needed any more.
+    Deallocate { ranges: Vec<(u64, u64)> },
+    /// Makes writes durable; in the namespaces of `rest` too.
+    Flush { rest: Vec<usize> },
 }
 
 /// Does what takes time; the end of each is told to [`Lane::ended`].
@@ -103,7 +116,7 @@ pub struct Lane {
     batch_end: u16,
     /// Bytes that were moved in this turn.
     moved: u64,
-    /// Bytes that were copied for its requests to files and count in turns to come.
+    /// Bytes that were copied for its requests to the engine and count in turns to come.
     owed: u64,
     /// Commands that zero much of a memory device.
     zeroing: VecDeque<Zeroing>,
@@ -178,10 +191,10 @@ impl Lane {
     }
 
     /// Nothing is fetched any more, and what was begun here is left as it is. Registered memory is
-    /// given back at once; commands on files hold what they use of it (T10).
+    /// given back at once; commands that the engine has hold what they use of it (T10).
     pub fn close(&mut self) -> Vec<Region> {
         self.closing = true;
-        // Its requests to files look there.
+        // Changes that the engine has look there.
         self.memories.door().shut();
         self.sq.end(&self.memory);
         self.in_flight -= self.zeroing.len() as u16;
@@ -220,11 +233,11 @@ impl Lane {
 
     /// Fetches and executes what is there, up to [`BATCH`] commands; how many there were.
     #[inline]
-    pub fn turn(&mut self, at: usize, namespaces: &[Namespace], files: &mut impl Executor) -> u16 {
+    pub fn turn(&mut self, at: usize, namespaces: &[Namespace], engine: &mut impl Executor) -> u16 {
         if self.closing || self.broken.is_some() || self.has_lost_memory() {
             return 0;
         }
-        self.owed += files.take_copied(at);
+        self.owed += engine.take_copied(at);
         self.moved = self.owed.min(TURN_BYTES);
         self.owed -= self.moved;
         let paid = u16::from(self.moved == TURN_BYTES);
@@ -247,7 +260,7 @@ impl Lane {
         while self.batch_at < self.batch_end && self.moved < TURN_BYTES && self.broken.is_none() {
             let entry = &{ self.batch[usize::from(self.batch_at)] };
             self.batch_at += 1;
-            let status = match self.execute(at, entry, namespaces, files) {
+            let status = match self.execute(at, entry, namespaces, engine) {
                 Ok(Begun::Done(result)) => {
                     self.answer(cid_of(entry), Status::SUCCESS, result);
                     continue;
@@ -289,7 +302,7 @@ impl Lane {
         }
         self.moved += TURN_BYTES / 2;
         let cid = zeroing.cid;
-        if zeroing.piece(&namespaces[zeroing.namespace].device, TURN_BYTES / 2) {
+        if zeroing.piece(&namespaces[zeroing.namespace].store, TURN_BYTES / 2) {
             self.zeroing.pop_front();
             self.in_flight -= 1;
             self.answer(cid, Status::SUCCESS, 0);
@@ -316,7 +329,7 @@ impl Lane {
         at: usize,
         entry: &Entry,
         namespaces: &[Namespace],
-        files: &mut impl Executor,
+        engine: &mut impl Executor,
     ) -> Result<Begun, Status> {
         let checked = check::check(entry, &self.views, TRANSFER_MAX, self.trust)?;
         if checked.data > 0 {
@@ -326,33 +339,28 @@ impl Lane {
             return Err(Status::SQ_DELETION);
         }
         let device = match checked.order {
-            Order::Cancel { cid } => return Ok(Begun::Done(self.cancel(at, cid, files).into())),
-            Order::Flush if checked.all => return self.flush_all(at, entry, namespaces, files),
-            _ => &namespaces[checked.namespace as usize].device,
+            Order::Cancel { cid } => return Ok(Begun::Done(self.cancel(at, cid, engine).into())),
+            Order::Flush if checked.all => return self.flush_all(at, entry, namespaces, engine),
+            _ => &namespaces[checked.namespace as usize].store,
         };
         match device {
-            Store::Device(Device::Null) => {
+            Store::Null => {
                 // Nothing is done with the ranges of a Dataset Management, which may be wrong.
                 if let Order::Deallocate { .. } = checked.order {
                     self.ranges(&checked)?;
                 }
                 Ok(Begun::Done(0))
             }
-            Store::Device(Device::Memory(memory)) => {
+            Store::Memory(memory) => {
                 self.moved += u64::from(checked.data);
                 self.memorize(memory, entry, &checked)
             }
-            // A broker opens no such namespace.
-            Store::Device(Device::Passthrough(_) | Device::Queue(_)) => {
-                Err(Status::INVALID_NAMESPACE)
-            }
-            Store::Device(Device::File(_)) | Store::Volume(_) | Store::Engine(_) => {
-                let work = self.file_work(&checked)?;
-                let Some(work) = work else {
+            Store::Engine(_) => {
+                let Some(work) = self.work(&checked)? else {
                     return Ok(Begun::Done(0));
                 };
-                files.begin(self.job(at, entry, checked.namespace), work, &self.memories);
-                self.moved += files.take_copied(at);
+                engine.begin(self.job(at, entry, checked.namespace), work, &self.memories);
+                self.moved += engine.take_copied(at);
                 Ok(Begun::UnderWay)
             }
         }
@@ -360,8 +368,8 @@ impl Lane {
 
     /// Takes back what was not begun: one command, or all. How many there were.
     #[cold]
-    fn cancel(&mut self, at: usize, cid: Option<u16>, files: &mut impl Executor) -> u32 {
-        let mut count = files.cancel(at, cid);
+    fn cancel(&mut self, at: usize, cid: Option<u16>, engine: &mut impl Executor) -> u32 {
+        let mut count = engine.cancel(at, cid);
         let first = self.zeroing.front();
         let mut next = usize::from(first.is_some_and(Zeroing::has_begun));
         while let Some(zeroing) = self.zeroing.get(next) {
@@ -386,28 +394,25 @@ impl Lane {
         }
     }
 
-    /// Every file that this client may use is flushed, one after the other.
+    /// Every device of the engine that this client may use is flushed, one after the other.
     fn flush_all(
         &mut self,
         at: usize,
         entry: &Entry,
         namespaces: &[Namespace],
-        files: &mut impl Executor,
+        engine: &mut impl Executor,
     ) -> Result<Begun, Status> {
-        let is_file = |index: &usize| {
-            self.views.get(*index).is_some_and(Option::is_some)
-                && matches!(
-                    namespaces[*index].device,
-                    Store::Device(Device::File(_)) | Store::Volume(_) | Store::Engine(_)
-                )
+        let is_flushed = |index: &usize| {
+            let is_seen = self.views.get(*index).is_some_and(Option::is_some);
+            is_seen && matches!(namespaces[*index].store, Store::Engine(_))
         };
-        let mut indices = (0..namespaces.len()).filter(is_file);
+        let mut indices = (0..namespaces.len()).filter(is_flushed);
         let Some(first) = indices.next() else {
             return Ok(Begun::Done(0));
         };
         let rest = indices.collect();
         let job = self.job(at, entry, first as u32);
-        files.begin(job, Work::Flush { rest }, &self.memories);
+        engine.begin(job, Work::Flush { rest }, &self.memories);
         Ok(Begun::UnderWay)
     }
 
@@ -443,18 +448,13 @@ impl Lane {
         Ok(Begun::Done(0))
     }
 
-    /// Operation on a file; `None`: none.
-    fn file_work(&self, checked: &Checked) -> Result<Option<Work>, Status> {
+    /// Operation of the engine; `None`: none.
+    fn work(&self, checked: &Checked) -> Result<Option<Work>, Status> {
         let (offset, len) = (checked.offset, checked.len);
         Ok(Some(match checked.order {
             Order::Read => Work::Read { offset },
             Order::Write { fua } => Work::Write { offset, fua },
-            Order::WriteZeroes { deallocate, fua } => Work::Zeroes {
-                offset,
-                len,
-                deallocate,
-                fua,
-            },
+            Order::WriteZeroes { fua, .. } => Work::Zeroes { offset, len, fua },
             Order::Flush => Work::Flush { rest: Vec::new() },
             Order::Deallocate { .. } => {
                 let ranges = self.ranges(checked)?;

@@ -4,11 +4,9 @@
 //! * [`Broker`]: what runs; [`Config`]: what it has, and who may use it
 //! * `server`: the socket: who comes, what they ask for, when they are gone; `session`: a
 //!   connection's own thread
-//! * `worker`: a thread that serves queues: spins, then sleeps; [`CoreQueues`]: a core of an engine
-//!   that does
+//! * [`CoreQueues`]: the queues of a core of an engine; [`local`]: an engine over local devices
 //! * `lane`: one queue: fetches, checks, executes, answers; `zeroing`: what is too much at once
-//! * `transfer`: between a device and registered memory; `files`: what takes time;
-//!   `volume`: a running engine's; `order`: of changes that overlap
+//! * `transfer`: between memory devices and registered memory; `messages`: between threads
 //!
 //! # Contract
 //! A client can bring about the end of its own queue and the failure of its own commands, and
@@ -19,24 +17,22 @@
 
 mod config;
 mod core_queues;
-mod files;
 mod lane;
 pub mod limits;
-mod order;
+pub mod local;
+mod messages;
 mod server;
 mod session;
 mod transfer;
-mod volume;
-mod worker;
 mod zeroing;
 
 pub use config::{
     Config, EngineNamespace, Grant, Identity, Namespace, NamespaceRight, Rights, Shape, Store,
 };
-pub use core_queues::{CoreQueues, ToCore};
+pub use core_queues::CoreQueues;
+pub use messages::{CoreWaits, ServerCore, ToCore};
 pub use nvme::queue::check::Trust;
+pub use server::Broker;
 /// A broker without threads, for whoever is all of them: a fuzzer.
 #[doc(hidden)]
 pub use server::room;
-pub use server::{Broker, PostToCore};
-pub use volume::{Volume, VolumeAddress};

@@ -4,8 +4,8 @@
 pub const QUEUES_MAX: u32 = 4096;
 /// Most namespaces.
 pub const NAMESPACES_MAX: usize = queue::layout::SHAPES;
-/// Most threads that serve queues.
-pub const WORKERS_MAX: usize = 64;
+/// Most cores that have the queues of one server.
+pub const CORES_MAX: usize = 64;
 /// Connections beyond one for each queue: for those who only look.
 pub const LOOKERS_MAX: usize = 64;
 /// The same of one user: nobody has all of them.
@@ -23,35 +23,11 @@ pub const BATCH: u16 = 32;
 /// Bytes that are copied for one queue, or zeroed, before it is the next one's turn; what is begun
 /// is done.
 pub const TURN_BYTES: u64 = 1 << 20;
-/// Operations on files in flight, of one thread.
-pub const FILE_OPERATIONS_MAX: usize = 256;
-/// Changes of a namespace in flight for whose order room is made at once.
-pub const CHANGES_READY: usize = 256;
-/// Buffers for copies that a thread keeps, of the largest transfer each.
-pub const BOUNCES_MAX: usize = 32;
-/// How long requests to files are waited for when everything ends, ns: one that never returns keeps
-/// nobody from ending.
+/// How long requests to devices are waited for when everything ends, ns: one that never returns
+/// does not keep the server from ending.
 pub const STOP_NS: u64 = 10_000_000_000;
 /// Descriptors that a client may send before they are used.
 pub const DESCRIPTORS_WAITING_MAX: usize = 4;
-/// Bytes of zeroes that are written at once.
-pub const ZEROES_BYTES: u32 = 1 << 20;
-/// How often the clock is read while a thread spins: once in so many turns.
-pub const CLOCK_TURNS: u32 = 64;
-/// How often a thread that has work looks for queues that are to end: once in so many turns.
-pub const MAILBOX_TURNS: u32 = 256;
-/// Requests to a volume in flight.
-pub const VOLUME_REQUESTS_MAX: u16 = 256;
-/// Bytes that are gathered for a volume before they are sent.
-pub const VOLUME_OUT_BYTES: usize = 4 << 20;
-/// Longest Write Zeroes or Trim of a volume, bytes.
-pub const VOLUME_ZEROES_BYTES: u64 = 32 << 20;
-/// How long a lost engine is left alone before it is tried again, ns.
-pub const VOLUME_RETRY_NS: u64 = 1_000_000_000;
-/// How long the end of a connection to a volume may take, ns: until DISC has gone out.
-pub const VOLUME_DISCONNECT_NS: u64 = 1_000_000_000;
-/// How long an engine may take to answer at first, ns.
-pub const VOLUME_ANSWER_NS: u64 = 15_000_000_000;
 /// How long a queue whose client has gone may wait for its last requests before it counts as held
 /// by storage that hangs, ns.
 pub const LEAVING_NS: u64 = 1_000_000_000;
@@ -62,3 +38,7 @@ pub const AGAIN_NS: u64 = 5_000_000;
 pub const STUCK_PART: u32 = 2;
 /// Namespaces that the list of queues names of one that waits for them.
 pub const AWAITED_SHOWN: usize = 4;
+/// How often a core that polls looks at its queues in a turn, at most.
+pub const LOOKS_MAX: u32 = 64;
+/// After so many commands it ends that.
+pub const LOOKED_MAX: u32 = 16;

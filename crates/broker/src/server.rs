@@ -2,20 +2,16 @@
 //!
 //! # Contract
 //! One thread, which never waits for a client, nor for what one sent: each connection has an ear
-//! (`session`) for that. A queue's place is free again when its worker has said that the last
-//! command ended. Registered memory is answered for when the worker knows of it. At the end
-//! requests to files are waited for, and then the files' flush; one that never returns for
-//! [`STOP_NS`] only.
+//! (`session`) for that. A queue's place is free again when its core has said that the last command
+//! ended. Registered memory is answered for when the core knows of it. At the end commands that are
+//! under way are waited for; one that never returns for [`STOP_NS`] only.
 use crate::config::{Config, Identity, Store};
-use crate::core_queues::{Link, ToCore};
-use crate::lane::{GivenUp, ThreadTally};
-use crate::limits::{DEAF_NS, EAR_STACK_BYTES, FAREWELLS_MAX, NAMESPACES_MAX, QUEUES_MAX};
-use crate::limits::{STOP_NS, WORKERS_MAX};
-use crate::order::Orders;
+use crate::lane::GivenUp;
+use crate::limits::{CORES_MAX, DEAF_NS, EAR_STACK_BYTES, FAREWELLS_MAX, NAMESPACES_MAX};
+use crate::limits::{QUEUES_MAX, STOP_NS};
+use crate::messages::{CoreWaits, Link, Message, News, ServerCore, ToCore};
 use crate::session::{Brought, Ear, Reply};
 use crate::transfer::Region;
-use crate::volume::Post;
-use crate::worker::{self, Message, News};
 use nvme::queue::Misbehaved;
 use queue::protocol::{Answer, Operation, Request, VERSION};
 use rustix::event::Timespec;
@@ -24,7 +20,7 @@ use rustix::net::Shutdown;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -54,50 +50,25 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts its threads.
-    ///
-    /// # Errors
-    /// What can't be, or what the system refuses.
-    pub fn start(config: Config) -> Result<Self, String> {
-        Self::start_with(config, None)
-    }
-
-    /// Starts the server of queues that are on a core of an engine, which has the namespaces, as
+    /// Starts the server of queues that are on these cores of an engine, as
     /// [`CoreQueues`](crate::CoreQueues).
     ///
     /// # Errors
-    /// As of [`Self::start`].
-    pub fn start_on(config: Config, post: PostToCore) -> Result<Self, String> {
-        Self::start_with(config, Some(post))
-    }
-
-    fn start_with(config: Config, post: Option<PostToCore>) -> Result<Self, String> {
+    /// What can't be, or what the system refuses.
+    pub fn start(config: Config, cores: Vec<ServerCore>) -> Result<Self, String> {
         let stop = Arc::new(AtomicBool::new(false));
         let event = Arc::new(Event::new().map_err(|error| format!("eventfd: {error}"))?);
-        let mut server = Server::new(config, Arc::clone(&stop), Arc::clone(&event))?;
+        let mut server = Server::new(config, cores, Arc::clone(&stop), Arc::clone(&event))?;
         let tell = server.tell.clone();
-        let is_engines = post.is_some();
-        let hired = match post {
-            None => server.hire(),
-            Some(post) => {
-                server.join_core(post);
-                Ok(())
-            }
-        };
-        if let Err(why) = hired {
-            let _ = server.dismiss();
-            return Err(why);
-        }
         let thread = std::thread::Builder::new()
             .name("broker".into())
             .spawn(move || {
                 let served = server.serve();
-                // An engine asks for the result only when it ends the server.
+                // Its owner may ask for the result only when it ends the server.
                 if let Err(why) = &served
-                    && is_engines
                     && !server.stop.load(Ordering::Acquire)
                 {
-                    tracing::error!("a server of queues has failed, until a reload: {why}");
+                    tracing::error!("a server of queues has failed: {why}");
                 }
                 served
             })
@@ -122,10 +93,10 @@ impl Broker {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Takes all queues back, flushes the files and ends, when their commands have.
+    /// Takes all queues back, and ends when their commands have.
     ///
     /// # Errors
-    /// What made it fail before; a file can't be flushed; requests to files don't return.
+    /// What made it fail before; commands don't end.
     pub fn stop(mut self) -> Result<(), String> {
         self.end()
     }
@@ -147,37 +118,24 @@ impl Drop for Broker {
     }
 }
 
-/// Hands a message to a core, in order, and wakes it. Drops it where the core has ended.
-pub type PostToCore = Box<dyn Fn(ToCore) + Send>;
-
-/// Where messages to what serves queues go.
-enum Mailbox {
-    Thread(Post),
-    Core(Arc<Link>, PostToCore),
-}
-
-/// A thread, or a core of an engine, that serves queues.
-struct Crew {
-    mailbox: Mailbox,
-    tally: Arc<ThreadTally>,
-    /// `None`: a core's, or of a room.
-    thread: Option<JoinHandle<()>>,
+/// A core that has queues of this server.
+struct Core {
+    it: ServerCore,
+    link: Arc<Link>,
     /// Queues that it has.
     queues: u32,
 }
 
-impl Crew {
+impl Core {
     fn send(&self, message: Message) {
-        match &self.mailbox {
-            Mailbox::Thread(post) => {
-                let _ = post.mailbox.send(message);
-                post.has_mail.store(true, Ordering::Release);
-                post.event.raise();
-            }
-            Mailbox::Core(link, post) => {
-                // Dropped undelivered, a stop is answered.
-                post(ToCore::new(link, message));
-            }
+        (self.it.post)(ToCore::new(&self.link, message));
+    }
+
+    fn waits(&self) -> CoreWaits {
+        let waits = (self.it.waits)();
+        CoreWaits {
+            enters: waits.enters + self.link.raised.load(Ordering::Relaxed),
+            ..waits
         }
     }
 }
@@ -189,7 +147,7 @@ struct Session {
     queue: Option<u64>,
     /// That has ended or was given up: the connection is over, whatever of it is still heard.
     given_up: bool,
-    /// Its answer when a worker has said that it knows, and the memory that came.
+    /// Its answer when a core has said that it knows, and the memory that came.
     waiting: Option<(Answer, Option<Region>)>,
     /// To end it. Before `replies`: the ear's is the last one.
     socket: Arc<OwnedFd>,
@@ -206,12 +164,10 @@ struct Server {
     news: Receiver<News>,
     /// For ears.
     tell: Sender<News>,
-    crews: Vec<Crew>,
-    /// Threads of these that have not ended.
+    cores: Vec<Core>,
+    /// Those of them that have not ended.
     serving: usize,
     places: Places,
-    /// Of changes, for all threads.
-    orders: Orders,
     sessions: BTreeMap<u64, Session>,
     doors: Doors,
     /// The user that this runs as.
@@ -222,8 +178,13 @@ struct Server {
 }
 
 impl Server {
-    fn new(config: Config, stop: Arc<AtomicBool>, event: Arc<Event>) -> Result<Self, String> {
-        check(&config)?;
+    fn new(
+        config: Config,
+        cores: Vec<ServerCore>,
+        stop: Arc<AtomicBool>,
+        event: Arc<Event>,
+    ) -> Result<Self, String> {
+        check(&config, cores.len())?;
         let listening = config.listener.set_nonblocking(true);
         listening.map_err(|error| format!("cannot listen: {error}"))?;
         let watched = |errno| format!("epoll: {errno}");
@@ -238,12 +199,23 @@ impl Server {
         .map_err(watched)?;
         epoll::add(&epoll, &*event, EventData::new_u64(NEWS), readable).map_err(watched)?;
         let (tell, news) = mpsc::channel();
+        let core = |it| Core {
+            it,
+            link: Arc::new(Link {
+                spin_ns: config.spin_ns,
+                news: tell.clone(),
+                news_event: Arc::clone(&event),
+                raised: AtomicU64::new(0),
+            }),
+            queues: 0,
+        };
+        let cores: Vec<_> = cores.into_iter().map(core).collect();
         Ok(Self {
             places: Places::new(config.user_poll, config.user_irq),
-            orders: Orders::new(config.namespaces.len()),
             doors: Doors::new()?,
             owner: rustix::process::geteuid().as_raw(),
-            serving: 0,
+            serving: cores.len(),
+            cores,
             namespaces: config.namespaces.clone().into(),
             config,
             stop,
@@ -251,76 +223,10 @@ impl Server {
             epoll,
             news,
             tell,
-            crews: Vec::new(),
             sessions: BTreeMap::new(),
             next: 0,
             deaf: None,
         })
-    }
-
-    /// Starts the threads that serve queues.
-    fn hire(&mut self) -> Result<(), String> {
-        for (number, cpu) in self.config.workers.clone().into_iter().enumerate() {
-            let plan = self.crew(cpu)?;
-            let builder = std::thread::Builder::new().name(format!("queues-{number}"));
-            let (ready, is_ready) = mpsc::sync_channel(1);
-            let thread = builder.spawn(move || worker::run(plan, &ready));
-            let thread = thread.map_err(|error| {
-                self.serving -= 1;
-                format!("cannot start a thread: {error}")
-            })?;
-            self.crews[number].thread = Some(thread);
-            let can_serve = is_ready.recv();
-            can_serve.unwrap_or_else(|_| Err("a thread for queues ended at once".into()))?;
-        }
-        Ok(())
-    }
-
-    /// Another one, and what its thread is made of.
-    fn crew(&mut self, cpu: Option<usize>) -> Result<worker::Plan, String> {
-        let (mailbox, received) = mpsc::channel();
-        let raised = Event::new().map_err(|error| format!("eventfd: {error}"))?;
-        let post = Post {
-            mailbox,
-            has_mail: Arc::default(),
-            event: Arc::new(raised),
-        };
-        let plan = worker::Plan {
-            cpu,
-            spin_ns: self.config.spin_ns,
-            namespaces: Arc::clone(&self.namespaces),
-            orders: self.orders.clone(),
-            mailbox: received,
-            post: post.clone(),
-            news: self.tell.clone(),
-            news_event: Arc::clone(&self.event),
-            tally: Arc::default(),
-        };
-        self.crews.push(Crew {
-            tally: Arc::clone(&plan.tally),
-            mailbox: Mailbox::Thread(post),
-            thread: None,
-            queues: 0,
-        });
-        self.serving += 1;
-        Ok(plan)
-    }
-
-    /// A core of an engine serves all queues.
-    fn join_core(&mut self, post: PostToCore) {
-        let link = Link {
-            spin_ns: self.config.spin_ns,
-            news: self.tell.clone(),
-            news_event: Arc::clone(&self.event),
-            tally: Arc::default(),
-        };
-        self.crews.push(Crew {
-            tally: Arc::clone(&link.tally),
-            mailbox: Mailbox::Core(Arc::new(link), post),
-            thread: None,
-            queues: 0,
-        });
-        self.serving += 1;
     }
 
     fn serve(&mut self) -> Result<(), String> {
@@ -329,42 +235,34 @@ impl Server {
         served.and(self.dismiss())
     }
 
-    /// Ends the threads.
+    /// Takes the queues back.
     fn dismiss(&mut self) -> Result<(), String> {
-        for crew in &self.crews {
-            crew.send(Message::Stop);
+        for core in &self.cores {
+            core.send(Message::Stop);
         }
         self.part(Duration::from_nanos(STOP_NS))
     }
 
-    /// Waits for the threads: the first of their errors.
+    /// Waits for the cores.
     fn part(&mut self, at_most: Duration) -> Result<(), String> {
         let until = Instant::now() + at_most;
-        let mut parted = Ok(());
         while self.serving > 0 {
             let left = until.saturating_duration_since(Instant::now());
             match self.news.recv_timeout(left) {
-                Ok(News::Ended(result)) => {
-                    self.serving -= 1;
-                    parted = parted.and(result);
-                }
+                Ok(News::Ended) => self.serving -= 1,
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
-                // A thread that hangs keeps the memory that it uses until it returns.
+                // A command that hangs keeps the memory that it uses until it returns.
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(format!(
                         "requests to files or volumes have not returned for {} s (see what is \
-                         wrong with their storage, or with the engine of a volume); what they \
-                         write may come yet",
+                         wrong with their storage); what they write may come yet",
                         at_most.as_secs()
                     ));
                 }
             }
         }
-        for thread in self.crews.drain(..).filter_map(|crew| crew.thread) {
-            let _ = thread.join();
-        }
-        parted
+        Ok(())
     }
 
     fn watch(&mut self) -> Result<(), String> {
@@ -502,9 +400,14 @@ impl Server {
                     self.namespaces = namespaces.clone().into();
                     (self.config.namespaces, self.config.identity) = (namespaces, identity);
                 }
-                News::Ended(result) => {
+                News::Ended => {
                     self.serving -= 1;
-                    return result;
+                    return Err("a core has ended".into());
+                }
+                News::Shown(id) => {
+                    if let Some(place) = self.places.find_mut(id) {
+                        place.is_shown = true;
+                    }
                 }
                 News::Broken(id, why) => {
                     if let Some(place) = self.places.find_mut(id) {
@@ -519,11 +422,11 @@ impl Server {
                 News::Removed(id, lane) => {
                     drop(lane);
                     if let Some(place) = self.places.free(id)
-                        && let Some(crew) = self.crews.get_mut(place.worker)
+                        && let Some(core) = self.cores.get_mut(place.core)
                     {
-                        crew.queues -= 1;
+                        core.queues -= 1;
                     }
-                    // A worker gave it up by itself.
+                    // A core gave it up by itself.
                     self.give_up(id);
                 }
             }
@@ -540,7 +443,7 @@ impl Server {
         }
     }
 
-    /// A worker knows of memory that came or went.
+    /// A core knows of memory that came or went.
     fn acknowledge(&mut self, id: u64) {
         if let Some(session) = self.sessions.get_mut(&id)
             && let Some((answer, memory)) = session.waiting.take()
@@ -556,10 +459,10 @@ impl Server {
             && let Some(queue) = session.queue
             && let Some(place) = self.places.find_mut(queue)
         {
-            // Now, since its thread may hear of it late, and another client come before that (T9).
+            // Now, since its core may hear of it late, and another client come before that (T9).
             place.shut.store(true, Ordering::Relaxed);
             place.leaving.get_or_insert_with(Instant::now);
-            self.crews[place.worker].send(Message::Remove(queue));
+            self.cores[place.core].send(Message::Remove(queue));
         }
     }
 
@@ -631,12 +534,8 @@ impl Server {
             Some(Operation::List) => {
                 let sees_all = [0, self.owner].contains(&session.uid);
                 let viewer = (session.uid, sees_all);
-                let threads = self.crews.iter().map(|crew| &*crew.tally);
-                Ok(Outcome::Text(self.places.list(
-                    &self.config,
-                    viewer,
-                    threads,
-                )))
+                let cores = self.cores.iter().map(Core::waits);
+                Ok(Outcome::Text(self.places.list(&self.config, viewer, cores)))
             }
             Some(Operation::Identity) => {
                 let identity = self.identity(session, request)?;
@@ -648,22 +547,13 @@ impl Server {
     }
 }
 
-fn check(config: &Config) -> Result<(), String> {
+fn check(config: &Config, cores: usize) -> Result<(), String> {
     let namespaces = config.namespaces.len();
     if namespaces == 0 || namespaces > NAMESPACES_MAX {
         return Err(format!("{namespaces} namespaces: 1 to {NAMESPACES_MAX}"));
     }
-    // None is of the engine, or all: a core has its queues then.
-    let is_engines = |it: &crate::Namespace| matches!(it.device, Store::Engine(_));
-    let of_engine = config.namespaces.iter().filter(|it| is_engines(it)).count();
-    if of_engine > 0 && (of_engine < namespaces || !config.workers.is_empty()) {
-        return Err("an engine serves its own volumes only, on a core of its own".into());
-    }
-    if of_engine == 0 && !(1..=WORKERS_MAX).contains(&config.workers.len()) {
-        return Err(format!(
-            "{} threads: 1 to {WORKERS_MAX}",
-            config.workers.len()
-        ));
+    if !(1..=CORES_MAX).contains(&cores) {
+        return Err(format!("{cores} cores: 1 to {CORES_MAX}"));
     }
     if config.user_poll.max(config.user_irq) > QUEUES_MAX {
         return Err(format!("at most {QUEUES_MAX} queues of a kind"));
@@ -678,13 +568,8 @@ fn check(config: &Config) -> Result<(), String> {
             return Err(format!("a user has two rights to namespace {}", it.nsid));
         }
     }
-    let is_queue =
-        |it: &crate::Namespace| matches!(it.device, Store::Device(runtime::Device::Queue(_)));
-    if config.namespaces.iter().any(is_queue) {
-        return Err("a queue of another server can't be a namespace".into());
-    }
     let wrong = |namespace: &crate::Namespace| {
-        !is_engines(namespace)
+        !matches!(namespace.store, Store::Engine(_))
             && (!(9..=12).contains(&namespace.block_shift) || namespace.blocks == 0)
     };
     match config.namespaces.iter().position(wrong) {

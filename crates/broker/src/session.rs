@@ -10,8 +10,8 @@
 //! client has one of them waiting at most. A client without a queue has [`Ear::patience_ns`] for
 //! each.
 use crate::limits::{AGAIN_NS, DESCRIPTORS_WAITING_MAX, LEAVING_NS};
+use crate::messages::News;
 use crate::transfer::Region;
-use crate::worker::News;
 use queue::protocol::{Answer, MESSAGE, Operation, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};

@@ -10,7 +10,6 @@ use nvme::wire::Status;
 use queue::layout::region_of;
 use queue::limits::{REGIONS_MAX, TRANSFER_MAX};
 use runtime::MemoryDevice;
-use runtime::workers::Permit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use sys::Shared;
@@ -45,16 +44,6 @@ impl Door {
     /// The broker gives the queue up.
     pub fn shut(&self) {
         self.shut.store(true, Ordering::Relaxed);
-    }
-
-    /// For threads that make changes: as long as this is not shut.
-    pub fn permit(&self) -> Permit {
-        Permit::Open {
-            memory: Arc::clone(&self.memory),
-            at: self.at,
-            closed: LET_GO,
-            shut: Arc::clone(&self.shut),
-        }
     }
 
     /// Nothing is to be changed any more for this client (T9).

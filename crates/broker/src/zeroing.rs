@@ -3,7 +3,6 @@ use crate::Store;
 use crate::lane::cid_of;
 use nvme::queue::Entry;
 use nvme::queue::check::Checked;
-use runtime::Device;
 
 /// See the module.
 #[derive(Debug)]
@@ -34,7 +33,7 @@ impl Zeroing {
     /// Zeroes at most `bytes` more; whether that was all.
     pub fn piece(&mut self, store: &Store, bytes: u64) -> bool {
         let memory = match store {
-            Store::Device(Device::Memory(memory)) => memory,
+            Store::Memory(memory) => memory,
             _ => return true,
         };
         self.begun = true;

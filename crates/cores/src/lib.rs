@@ -11,6 +11,8 @@
 //! optimize.
 #![forbid(unsafe_code)]
 
+pub mod local;
+
 use broker::{CoreQueues, ToCore};
 use engine::export::{ExportControl, ExportCounters, ExportEvent};
 use engine::host::{
@@ -432,6 +434,9 @@ impl Around for RunMachine {
         self.drain();
         if self.peers.len() > 1 {
             self.drain_peers(now_ns);
+        }
+        if self.queues.has_shut() && self.offer_again_ns.is_none() {
+            self.queues.tell_shown();
         }
         if !self.askers.is_empty() {
             self.explain();

@@ -799,11 +799,15 @@ impl Machine for Core {
     }
 
     fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
-        self.devices.host_mut().handle_device(id, result, now_ns);
+        self.devices.handle_device(id, result, now_ns);
     }
 
     fn start_before_ns(&self, id: u32) -> u64 {
-        self.devices.start_before_ns(id)
+        match self.devices.local_change(id) {
+            Some((Issuer::FrontEnd(QUEUES, request), _)) if self.queues.is_late(request) => 0,
+            Some((_, before_ns)) => before_ns,
+            None => self.devices.start_before_ns(id),
+        }
     }
 
     fn handle_cut(&mut self, device: LocalDevice, end: u64, now_ns: u64) {
@@ -859,7 +863,7 @@ impl Machine for Core {
         if let Some(output) = self.nbd.poll_output() {
             return Some(output);
         }
-        let output = self.devices.host_mut().poll_output();
+        let output = self.devices.poll_output();
         output.or_else(|| self.servers_mut().find_map(NvmeServer::poll_output))
     }
 

@@ -2,11 +2,12 @@
 //!
 //! Responsible for which back end serves a device, and for completions and events: they come back
 //! by one match on the issuer. The closed set of back ends is [`BackEnd`]: multipath volumes, all
-//! in the [`Multipath`], and mirrors.
+//! in the [`Multipath`], mirrors, and [local devices](crate::local).
 //!
 //! # Contract
-//! Devices have numbers: multipath volumes below [`MIRRORS_FROM`], mirrors from there on. Front
-//! ends and mirrors issue requests by the same [`BackEndsMut::submit`]. A device issues requests
+//! Devices have numbers: multipath volumes below [`MIRRORS_FROM`], mirrors from there on, local
+//! devices from [`LOCALS_FROM`]; no leg of a mirror is one of these. Front ends and mirrors issue
+//! requests to the others by the same [`BackEndsMut::submit`]. A device issues requests
 //! only to devices of lower number: it is driven with [`BackEndsMut`] that end below it, and
 //! [`DeviceId::assert_above`] checks each leg when it is attached. So far a leg is a multipath
 //! volume: what a mirror has to know of a leg after a failure (bounds, cuts, lost caches) only
@@ -29,7 +30,8 @@ use crate::host::{
     Hints, HostControl, HostEvent, Io, IoDone, Multipath, SubmitError, Volume, Witness,
 };
 use crate::limits::MIRROR_SCRATCH_BYTES;
-use crate::machine::{self, Memory, Span};
+use crate::local::{HOST_IO_MAX, LOCALS_FROM, LocalConfig, Locals};
+use crate::machine::{self, DeviceError, Memory, Output, Span};
 use crate::mirror::{
     Drive, LegReport, MIRRORS_FROM, MirrorDevice, MirrorOrder, MirrorReport, MirrorState, Mirrors,
     MirrorsConfig,
@@ -44,6 +46,7 @@ use block::{DeviceId, IoLimits, Issuer, Range};
 pub struct Devices {
     host: Multipath,
     mirrors: Mirrors,
+    locals: Locals,
     /// Changes that front ends have under way, whichever front end.
     pub(crate) order: ChangeOrder,
     /// Those of them that other cores know of, and those of other cores.
@@ -52,7 +55,7 @@ pub struct Devices {
     events: VecDeque<HostEvent>,
     /// Something was submitted or asked since mirrors were driven.
     again: bool,
-    /// The host is told to stop when all mirrors are.
+    /// The host is told to stop when all other devices are.
     stopping: bool,
 }
 
@@ -63,19 +66,22 @@ enum BackEnd {
     Multipath(u16),
     /// A mirror, by its place.
     Mirror(usize),
+    /// A local device, by its place.
+    Local(usize),
 }
 
 impl BackEnd {
     #[inline]
     fn of(device: DeviceId) -> Self {
-        match device.0.checked_sub(MIRRORS_FROM) {
-            None => Self::Multipath(device.0),
-            Some(place) => Self::Mirror(place.into()),
+        match device.0 {
+            ..MIRRORS_FROM => Self::Multipath(device.0),
+            MIRRORS_FROM..LOCALS_FROM => Self::Mirror((device.0 - MIRRORS_FROM).into()),
+            LOCALS_FROM.. => Self::Local((device.0 - LOCALS_FROM).into()),
         }
     }
 }
 
-/// The back ends of some devices, to be asked: of all devices, or of those below a mirror.
+/// The back ends of some devices, to be asked: of all but local ones, or of those below a mirror.
 #[derive(Clone, Copy)]
 pub(crate) struct BackEnds<'a> {
     /// The multipath volumes, for what only these have: paths, and what is left on them.
@@ -94,6 +100,7 @@ impl<'a> BackEnds<'a> {
         match BackEnd::of(device) {
             BackEnd::Multipath(volume) => self.host.volume(volume)?.limits(),
             BackEnd::Mirror(place) => self.mirror(place)?.limits(),
+            BackEnd::Local(_) => None,
         }
     }
 
@@ -109,6 +116,7 @@ impl<'a> BackEnds<'a> {
                 let is_usable = self.mirror(place).is_some_and(|it| it.is_usable(self));
                 (is_usable, is_usable)
             }
+            BackEnd::Local(_) => (false, false),
         }
     }
 
@@ -125,6 +133,7 @@ impl<'a> BackEnds<'a> {
                 self.host.volume(volume).map_or(0, Volume::times_given_up)
             }
             BackEnd::Mirror(place) => self.mirror(place).map_or(0, MirrorDevice::times_given_up),
+            BackEnd::Local(_) => 0,
         }
     }
 
@@ -132,7 +141,7 @@ impl<'a> BackEnds<'a> {
     pub fn flush_losses(self, device: DeviceId) -> u32 {
         match BackEnd::of(device) {
             BackEnd::Multipath(volume) => self.host.volume(volume).map_or(0, Volume::flush_losses),
-            BackEnd::Mirror(_) => self.times_given_up(device),
+            BackEnd::Mirror(_) | BackEnd::Local(_) => self.times_given_up(device),
         }
     }
 
@@ -149,6 +158,7 @@ impl<'a> BackEnds<'a> {
             BackEnd::Mirror(place) => self
                 .mirror(place)
                 .is_some_and(|it| it.witnesses(self, range, list)),
+            BackEnd::Local(_) => false,
         }
     }
 }
@@ -199,6 +209,7 @@ impl<'a> BackEndsMut<'a> {
                 // It is on another core, or there is none.
                 _ => Err(SubmitError::NotReady),
             },
+            BackEnd::Local(_) => Err(SubmitError::NotReady),
         }
     }
 }
@@ -230,10 +241,23 @@ impl Devices {
             cross_core: CrossCore::new(core, cores),
             host,
             mirrors,
+            locals: Locals::default(),
             order: ChangeOrder::new(0),
             events: VecDeque::with_capacity(2 * room),
             stopping: false,
         }
+    }
+
+    /// These local devices, with numbers from [`LOCALS_FROM`] on, beside the others.
+    ///
+    /// # Panics
+    /// There are too many, or the host has too many I/Os.
+    #[must_use]
+    pub fn with_locals(mut self, locals: Vec<LocalConfig>) -> Self {
+        let most = self.host.io_max();
+        assert!(most <= HOST_IO_MAX, "{most} I/Os beside local devices");
+        self.locals = Locals::new(locals);
+        self
     }
 
     /// The host's engine: its volumes, those that are legs among them.
@@ -291,6 +315,9 @@ impl Devices {
             matches!(Issuer::of_cookie(io.cookie), Issuer::FrontEnd(..)),
             "a front end has the cookie of a device: {io:?}"
         );
+        if let BackEnd::Local(place) = BackEnd::of(DeviceId(io.volume)) {
+            return self.locals.submit(place, io);
+        }
         let mut all = BackEndsMut::new(&mut self.host, self.mirrors.all_mut());
         let submitted = all.submit(io, hints, now_ns);
         if io.volume >= MIRRORS_FROM {
@@ -301,12 +328,18 @@ impl Devices {
 
     /// As [`Volume::times_given_up`], of any device.
     pub fn times_given_up(&self, volume: u16) -> u32 {
-        self.back_ends().times_given_up(DeviceId(volume))
+        match BackEnd::of(DeviceId(volume)) {
+            BackEnd::Local(place) => self.locals.times_given_up(place),
+            _ => self.back_ends().times_given_up(DeviceId(volume)),
+        }
     }
 
     /// As [`Volume::flush_losses`], of any device.
     pub fn flush_losses(&self, volume: u16) -> u32 {
-        self.back_ends().flush_losses(DeviceId(volume))
+        match BackEnd::of(DeviceId(volume)) {
+            BackEnd::Local(place) => self.locals.times_given_up(place),
+            _ => self.back_ends().flush_losses(DeviceId(volume)),
+        }
     }
 
     /// As [`Multipath::flush_failed_for`], of any device; of one that is not here, nothing.
@@ -318,13 +351,17 @@ impl Devices {
                     mirror.flush_failed_for(heard);
                 }
             }
+            BackEnd::Local(place) => self.locals.flush_failed_for(place, heard),
         }
     }
 
     /// Whether a device can take I/O now: a volume has a usable path, a mirror runs and a leg in
     /// sync has one.
     pub fn is_usable(&self, volume: u16) -> bool {
-        self.back_ends().is_usable(DeviceId(volume))
+        match BackEnd::of(DeviceId(volume)) {
+            BackEnd::Local(place) => self.locals.has(place),
+            _ => self.back_ends().is_usable(DeviceId(volume)),
+        }
     }
 
     /// Whether a device is a mirror that was stopped, and was not begun anew.
@@ -335,7 +372,10 @@ impl Devices {
     /// Limits of one command on every path of a device (T34), once it is ready. Of a mirror, on
     /// every leg.
     pub fn limits(&self, volume: u16) -> Option<IoLimits> {
-        self.back_ends().limits(DeviceId(volume))
+        match BackEnd::of(DeviceId(volume)) {
+            BackEnd::Local(place) => self.locals.limits(place),
+            _ => self.back_ends().limits(DeviceId(volume)),
+        }
     }
 
     /// Lists what holds all of a range of a device, each with the offset of the range there. A
@@ -363,6 +403,9 @@ impl Devices {
     /// they ended.
     #[inline]
     pub(crate) fn poll_event(&mut self) -> Option<HostEvent> {
+        if let Some(event) = self.locals.poll_event() {
+            return Some(event);
+        }
         if self.mirrors.is_empty() {
             // Its events come from the host without a detour.
             self.host.poll_event()
@@ -375,6 +418,9 @@ impl Devices {
     /// front ends take most ends so.
     #[inline]
     pub(crate) fn poll_done(&mut self) -> Option<IoDone> {
+        if let Some(done) = self.locals.poll_done() {
+            return Some(done);
+        }
         if self.mirrors.is_empty() {
             self.host.poll_done()
         } else {
@@ -403,7 +449,7 @@ impl Devices {
 
     fn numbered(&self, volume: u16) -> Option<&MirrorDevice> {
         match BackEnd::of(DeviceId(volume)) {
-            BackEnd::Multipath(_) => None,
+            BackEnd::Multipath(_) | BackEnd::Local(_) => None,
             BackEnd::Mirror(place) => self.mirrors.get(place),
         }
     }
@@ -450,11 +496,43 @@ impl Devices {
                 break;
             }
         }
-        if self.stopping && self.mirrors.have_stopped() {
+        self.stop_host(now_ns);
+        ever
+    }
+
+    /// Stops the host once all other devices have stopped.
+    fn stop_host(&mut self, now_ns: u64) {
+        let mirrors = self.mirrors.is_empty() || self.mirrors.have_stopped();
+        if self.stopping && mirrors && self.locals.have_stopped() {
             self.stopping = false;
             self.host.handle_control(HostControl::Stop, now_ns);
         }
-        ever
+    }
+
+    /// A device request has ended.
+    #[inline]
+    pub(crate) fn handle_device(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
+        match self.locals.has_asked(id) {
+            true => self.locals.handle_device(id, end),
+            false => self.host.handle_device(id, end, now_ns),
+        }
+    }
+
+    /// The issuer of the I/O that a request to a local device is of, where that is a change, and
+    /// when it has to start if it still may.
+    pub(crate) fn local_change(&self, id: u32) -> Option<(Issuer, u64)> {
+        let cookie = self
+            .locals
+            .has_asked(id)
+            .then(|| self.locals.changes_for(id))??;
+        Some((Issuer::of_cookie(cookie), self.locals.start_before_ns()))
+    }
+
+    /// Next thing to do.
+    #[inline]
+    pub(crate) fn poll_output(&mut self) -> Option<Output> {
+        let output = self.host.poll_output();
+        output.or_else(|| self.locals.poll_output())
     }
 
     /// As [`start_before_ns`](machine::Machine::start_before_ns) of the reactor's machine: of a
@@ -468,18 +546,21 @@ impl Devices {
     }
 
     fn stop(&mut self, now_ns: u64) {
-        // Without time that was given before, the host's own for this.
-        if self.mirrors.is_empty() {
-            return self.host.handle_control(HostControl::Stop, now_ns);
+        self.stopping = true;
+        self.locals.stop();
+        if !self.mirrors.is_empty() {
+            // Without time that was given before, the host's own for this.
+            self.host.begin_stopping(now_ns);
+            self.again = true;
+            self.mirrors.stop(now_ns);
         }
-        self.host.begin_stopping(now_ns);
-        (self.stopping, self.again) = (true, true);
-        self.mirrors.stop(now_ns);
+        self.stop_host(now_ns);
     }
 
     /// As [`Machine::handle_look`](machine::Machine::handle_look).
     pub(crate) fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
         self.host.handle_look(busy_ns, now_ns);
+        self.locals.set_now(now_ns);
         self.mirrors.set_gap(busy_ns.saturating_mul(2));
     }
 
@@ -502,6 +583,10 @@ impl Devices {
     /// Once per turn of the loop, after all events.
     #[inline]
     pub(crate) fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        if !self.locals.is_empty() {
+            self.locals.set_now(now_ns);
+            self.stop_host(now_ns);
+        }
         self.host.turn(memory, now_ns);
         if !self.mirrors.is_empty() {
             self.mirrors.inspect_legs(&mut self.host, now_ns);

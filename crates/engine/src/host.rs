@@ -53,7 +53,7 @@ mod connections;
 mod counters;
 mod cut;
 mod damage;
-mod device;
+pub(crate) mod device;
 mod device_errors;
 mod explain;
 mod extents;

@@ -158,6 +158,13 @@ pub const EXPLAIN_PAUSE_NS: u64 = 5_000_000;
 
 /// Most mirrors: their numbers are above those of volumes.
 pub const MIRRORS_MAX: usize = 256;
+/// Local devices of a core without paths.
+pub const LOCALS_MAX: usize = 64;
+/// I/Os of all of them in flight.
+pub const LOCAL_IO_MAX: u32 = 8192;
+/// How long after a change of a local device was allowed it may start, ns: a fraction of the time
+/// for which hosts of a lost queue hold its writes (`quiesce_time`).
+pub const START_WITHIN_NS: u64 = 1_000_000_000;
 
 /// Most I/Os of users that a mirror has under way: as many as several clients have with 128 each.
 pub const MIRROR_IOS_MAX: usize = 1024;

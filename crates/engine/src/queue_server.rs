@@ -439,14 +439,18 @@ impl QueueServer {
 
     /// How a request ends that must not begin, or go on.
     fn verdict(&self, id: u32) -> Option<Status> {
-        let of = &self.requests[id].of;
-        if self.volume(of.namespace).is_none() {
+        if self.volume(self.requests[id].of.namespace).is_none() {
             return Some(Status::INVALID_NAMESPACE.with_dnr());
         }
+        self.is_late(id).then_some(Status::SQ_DELETION)
+    }
+
+    /// Whether a request is a change that must not begin any more: its client has let go of the
+    /// queue, or is gone (T9).
+    pub(crate) fn is_late(&self, id: u32) -> bool {
+        let of = &self.requests[id].of;
         let client = self.clients[of.queue as usize].as_ref();
-        let is_late =
-            of.op.is_change() && client.is_none_or(|it| it.is_closed || (it.has_let_go)());
-        is_late.then_some(Status::SQ_DELETION)
+        of.op.is_change() && client.is_none_or(|it| it.is_closed || (it.has_let_go)())
     }
 
     /// Asks for as many of a request's I/Os as may be, and ends it when all have ended.

@@ -1,7 +1,9 @@
 //! The header is the library's, and C programs work with both.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use broker::{Broker, Config, Grant, Namespace, Rights, Trust};
+use broker::local::LocalNamespace;
+use broker::{Config, Grant, Rights, Trust};
+use cores::local::LocalServer;
 use runtime::{Device, MemoryDevice};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -51,7 +53,7 @@ fn the_header_is_as_cbindgen_writes_it() {
 }
 
 /// A broker with 1 MiB of memory, in blocks of 4 KiB.
-fn broker(socket: &Path) -> Broker {
+fn broker(socket: &Path) -> LocalServer {
     let memory = Arc::new(MemoryDevice::new(1 << 20).unwrap());
     let everything = Grant {
         namespaces: None,
@@ -61,13 +63,7 @@ fn broker(socket: &Path) -> Broker {
     };
     let config = Config {
         listener: UnixListener::bind(socket).unwrap(),
-        namespaces: vec![Namespace {
-            device: Device::Memory(memory).into(),
-            block_shift: 12,
-            blocks: 256,
-            read_only: false,
-        }],
-        workers: vec![None],
+        namespaces: Vec::new(),
         user_poll: 2,
         user_irq: 2,
         memory_max: 1 << 30,
@@ -80,7 +76,13 @@ fn broker(socket: &Path) -> Broker {
             others: Some(everything),
         },
     };
-    Broker::start(config).unwrap()
+    let namespace = LocalNamespace {
+        device: Device::Memory(memory),
+        block_shift: 12,
+        blocks: 256,
+        read_only: false,
+    };
+    LocalServer::start(config, &[namespace], &[None]).unwrap()
 }
 
 /// Where the shared library was put: beside this program, or above it.

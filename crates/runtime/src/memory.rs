@@ -47,14 +47,14 @@ impl MemoryDevice {
     }
 
     /// Copies a range of the device to `data`.
-    pub(crate) fn read(&self, offset: u64, data: &mut [u8]) {
+    pub fn read(&self, offset: u64, data: &mut [u8]) {
         self.each(offset, data.len() as u64, |stripe, range, at| {
             data[at..][..range.len()].copy_from_slice(&stripe[range]);
         });
     }
 
     /// Copies `data` to a range of the device.
-    pub(crate) fn write(&self, offset: u64, data: &[u8]) {
+    pub fn write(&self, offset: u64, data: &[u8]) {
         self.each(offset, data.len() as u64, |stripe, range, at| {
             let bytes = range.len();
             stripe[range].copy_from_slice(&data[at..][..bytes]);

@@ -281,6 +281,7 @@ pub struct PollTally {
     polled: AtomicU64,
     found: AtomicU64,
     slept: AtomicU64,
+    enters: AtomicU64,
     polled_ns: AtomicU64,
     yields: AtomicU64,
     cost_ns: AtomicU64,
@@ -295,6 +296,8 @@ pub struct PollStats {
     pub found: u64,
     /// Times that it slept.
     pub slept: u64,
+    /// Calls of `io_uring_enter`.
+    pub enters: u64,
     /// Time spent watching, ns.
     pub polled_ns: u64,
     /// Times that it stopped polling because another thread wanted the CPU.
@@ -310,10 +313,17 @@ impl PollTally {
             polled: self.polled.load(Ordering::Relaxed),
             found: self.found.load(Ordering::Relaxed),
             slept: self.slept.load(Ordering::Relaxed),
+            enters: self.enters.load(Ordering::Relaxed),
             polled_ns: self.polled_ns.load(Ordering::Relaxed),
             yields: self.yields.load(Ordering::Relaxed),
             cost_ns: self.cost_ns.load(Ordering::Relaxed),
         }
+    }
+
+    /// The kernel was entered so often by now.
+    #[inline]
+    pub(crate) fn set_enters(&self, enters: u64) {
+        self.enters.store(enters, Ordering::Relaxed);
     }
 
     /// It slept, and nothing decides about that.

@@ -225,6 +225,7 @@ where
         if self.now_ns.saturating_sub(from_ns) <= SLEEP_NS {
             return;
         }
+        self.waits.tally.set_enters(self.ring.enters());
         let has_completion = self.ring.has_completion();
         let timer_ns = timer_ns.filter(|at_ns| *at_ns <= self.now_ns && !has_completion);
         let now_ns = self.now_ns;

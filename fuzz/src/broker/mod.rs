@@ -11,7 +11,7 @@ pub mod room;
 pub mod seeds;
 pub mod threads;
 
-use broker::Namespace;
+use broker::local::LocalNamespace;
 use runtime::{Device, FileDevice, MemoryDevice};
 use rustix::fs::FallocateFlags;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -31,6 +31,8 @@ const BLOCKS: u64 = 64;
 struct Stores {
     memory: [Arc<MemoryDevice>; 3],
     file: OwnedFd,
+    /// Of a room: what the file holds.
+    disk: Arc<MemoryDevice>,
 }
 
 impl Stores {
@@ -39,13 +41,14 @@ impl Stores {
         Self {
             memory: [memory(), memory(), memory()],
             file: sys::memory_file("braid-fuzz", BLOCKS << 12).expect("a memory file"),
+            disk: memory(),
         }
     }
 
     /// NSID 1: memory; 2: nothing; 3: a file; 4: memory that is read-only; 5: the honest client's.
-    fn namespaces(&self) -> Vec<Namespace> {
-        let namespace = |device: Device, read_only| Namespace {
-            device: device.into(),
+    fn namespaces(&self) -> Vec<LocalNamespace> {
+        let namespace = |device: Device, read_only| LocalNamespace {
+            device,
             block_shift: 12,
             blocks: BLOCKS,
             read_only,
@@ -66,7 +69,8 @@ impl Stores {
     /// All zeroes again.
     fn clear(&self) {
         let bytes = BLOCKS << 12;
-        self.memory.iter().for_each(|it| it.discard(0, bytes));
+        let memory = self.memory.iter().chain([&self.disk]);
+        memory.for_each(|it| it.discard(0, bytes));
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.file, hole, 0, bytes).expect("a file in memory");
     }

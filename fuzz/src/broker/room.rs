@@ -8,6 +8,7 @@
 use super::attacker::{self, DATA_BYTES, ENTRIES, Scribbler};
 use super::tape::Tape;
 use super::{BLOCKS, HONEST, Stores};
+use broker::local::Local;
 use broker::room::{Guest, Room, Said};
 use broker::{Config, Grant, NamespaceRight, Rights, Trust};
 use nvme::queue::{CqConsumer, Entry, SqProducer};
@@ -26,9 +27,8 @@ const THEIRS: u32 = 4001;
 const OURS: u32 = 4002;
 /// The attacker's part of NSID 1 ends here, and the honest client's begins.
 const BORDER: u64 = 48;
-/// Turns within which a command of the honest client ends: requests to files are the kernel's, and
-/// take as long as that does.
-const TURNS: usize = 50_000_000;
+/// Turns within which a command of the honest client ends.
+const TURNS: usize = 100_000;
 /// Turns at one operation, at most.
 const TURNS_EACH: u8 = 7;
 
@@ -48,7 +48,7 @@ thread_local! {
 /// not repeat alone, run the fuzzer again with the same seed (`-seed=`, it says which) and one
 /// worker, or all inputs that came before in their order, and then leave out what is not needed.
 ///
-/// First byte: kinds, trust, how often the worker dozes. Then the attacker's tape.
+/// First byte: kinds, trust, how often the core dozes. Then the attacker's tape.
 pub fn run(data: &[u8]) {
     let Some((&choice, rest)) = data.split_first() else {
         return;
@@ -86,11 +86,11 @@ impl Stage {
         let path = std::env::temp_dir().join(format!("braid-fuzz-{}.sock", std::process::id()));
         let listener = UnixListener::bind(&path).expect("a socket");
         let _ = std::fs::remove_file(&path);
+        let local = Local::new(&stores.namespaces()).expect("namespaces");
         let config = Config {
             listener,
-            namespaces: stores.namespaces(),
+            namespaces: local.namespaces.clone(),
             identity: None,
-            workers: vec![None],
             user_poll: 3,
             user_irq: 3,
             memory_max: 1 << 20,
@@ -103,7 +103,7 @@ impl Stage {
             },
         };
         Self {
-            room: Room::new(config).expect("a room"),
+            room: Room::new(config, &local, vec![Arc::clone(&stores.disk)]).expect("a room"),
             stores,
         }
     }
@@ -126,7 +126,7 @@ impl Stage {
                 22 => there.nonsense(&mut self.room, tape),
                 23 => attacker::punch(&there.descriptors, operation >> 5, tape),
                 24 => attacker::block(&there.descriptors),
-                25 => self.room.doze().expect("a worker"),
+                25 => self.room.core.doze(),
                 26 if operation >> 5 == 7 => {
                     let gone = attacker.take().expect("an attacker");
                     self.room.leave(gone.guest);
@@ -157,7 +157,7 @@ impl Stage {
 
     fn turns(&mut self, count: u8) {
         for _ in 0..count {
-            self.room.turn().expect("a worker");
+            self.room.turn().expect("a core");
         }
     }
 
@@ -179,7 +179,7 @@ fn kind(choice: u8) -> Kind {
 fn open(room: &mut Room, uid: u32, kind: Kind) -> (Guest, Said) {
     let guest = room.come(uid).expect("a guest");
     let request = Request::new(Operation::Open, kind.number(), ENTRIES, DATA_BYTES, 0);
-    let said = room.ask(&guest, &request, &[]).expect("a worker");
+    let said = room.ask(&guest, &request, &[]).expect("a core");
     let said = said.expect("an answer");
     assert_eq!(said.answer.error, 0, "no queue for user {uid}");
     (guest, said)
@@ -199,7 +199,7 @@ impl Intruder {
             if room.queues() <= 1 {
                 break;
             }
-            room.turn().expect("a worker");
+            room.turn().expect("a core");
         }
         let (guest, said) = open(room, THEIRS, kind);
         Self {
@@ -236,7 +236,7 @@ impl Intruder {
 
     fn ask(&self, room: &mut Room, request: &Request, passed: &[OwnedFd]) {
         // A guest that was given up hears nothing more, or that.
-        if let Some(said) = room.ask(&self.guest, request, passed).expect("a worker") {
+        if let Some(said) = room.ask(&self.guest, request, passed).expect("a core") {
             let asked = request.operation.is_none_or(|it| said.answer.answers(it));
             assert!(asked, "{:?} answers {request:?}", said.answer);
             assert_eq!(said.answer.text_bytes(), said.text.len() as u64);
@@ -300,7 +300,7 @@ impl Honest {
         self.sq.push(&self.memory, &entry).expect("room");
         self.sq.ring(&self.memory);
         let cqe = (0..TURNS).find_map(|_| {
-            room.turn().expect("a worker");
+            room.turn().expect("a core");
             self.cq.take(&self.memory)
         });
         let cqe = cqe.expect("an answer in time");

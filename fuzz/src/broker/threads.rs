@@ -8,13 +8,16 @@
 use super::attacker::Attacker;
 use super::tape::Tape;
 use super::{BLOCKS, HONEST, Stores};
+use broker::local::Local;
+use broker::room::RoomCore;
 use broker::{Broker, Config, Grant, Rights, Trust};
 use queue::{Kind, Options, Queue};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,7 +31,16 @@ pub fn run(data: &[u8]) {
     };
     let (listener, held) = listener();
     let socket = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
-    let broker = start(listener, choice);
+    let (broker, mut core) = start(listener, choice);
+    let over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&over);
+    let core = thread::spawn(move || {
+        while !ends.load(Ordering::Relaxed) {
+            core.turn();
+            core.doze();
+            thread::yield_now();
+        }
+    });
     let options = Options {
         kind: [Kind::UserPoll, Kind::UserIrq][usize::from(choice & 1)],
         entries: 8,
@@ -53,6 +65,8 @@ pub fn run(data: &[u8]) {
     drop(honest);
     let ended = broker.stop();
     assert!(ended.is_ok(), "the broker: {ended:?}");
+    over.store(true, Ordering::Relaxed);
+    assert!(core.join().is_ok(), "the core");
 }
 
 /// A socket that has lost its name, so that an input that is cut off leaves none; and what it is
@@ -68,7 +82,10 @@ fn listener() -> (UnixListener, OwnedFd) {
     (listener, held.expect("the socket's file"))
 }
 
-fn start(listener: UnixListener, choice: u8) -> Broker {
+/// A server, and the core that has its queues.
+fn start(listener: UnixListener, choice: u8) -> (Broker, RoomCore) {
+    let stores = Stores::new();
+    let local = Local::new(&stores.namespaces()).expect("namespaces");
     let all = Grant {
         namespaces: None,
         depth_max: 4095,
@@ -77,9 +94,8 @@ fn start(listener: UnixListener, choice: u8) -> Broker {
     };
     let config = Config {
         listener,
-        namespaces: Stores::new().namespaces(),
+        namespaces: local.namespaces.clone(),
         identity: None,
-        workers: vec![None],
         user_poll: 2,
         user_irq: 2,
         memory_max: 1 << 20,
@@ -91,7 +107,9 @@ fn start(listener: UnixListener, choice: u8) -> Broker {
             others: Some(all),
         },
     };
-    Broker::start(config).expect("a broker")
+    let (core, served) = RoomCore::new(&local, vec![stores.disk]).expect("a core");
+    let broker = Broker::start(config, vec![served]).expect("a broker");
+    (broker, core)
 }
 
 /// One block is written and read back.

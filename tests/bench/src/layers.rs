@@ -6,7 +6,8 @@
 //! of NVMe/TCP, and `nbd_cost`, both sides of NBD. `overlap_cost` and writes of `mirror_cost` are
 //! there with 128 and 1,024 in flight: a cost that grows with these is a scan. `course_cost` is a
 //! request's whole course through an engine and a target, with 32 in flight but where it says 128,
-//! `queue_cost` through the queue server, with 32. `sim_cost` is a simulated world of two paths.
+//! `queue_cost` through the queue server, with 32, over memory and a device with their payload.
+//! `sim_cost` is a simulated world of two paths.
 use super::callgrind;
 use crate::prelude::*;
 
@@ -56,6 +57,8 @@ course: NBD to target, 2 paths, read, 128; engine course_cost nvme two deep; in 
 course: NBD to target, 2 paths, write, 128; engine course_cost nvme two deep write; in measured_
 course: queue to null, read; broker queue_cost; in measured
 course: queue to null, write; broker queue_cost write; in measured
+course: queue to memory, read, with payload; broker queue_cost memory; in measured
+course: queue to a device, read, with payload; broker queue_cost file; in measured
 simulated world: queue-depth; sim sim_cost queue-depth; simulated
 simulated world: soonest; sim sim_cost soonest; simulated";
 

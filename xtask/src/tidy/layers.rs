@@ -116,16 +116,7 @@ const LAYERS: [Layer; 26] = [
     },
     Layer {
         name: "broker",
-        imports: &[
-            "block",
-            "nbd",
-            "nvme",
-            "multipath",
-            "engine",
-            "queue",
-            "runtime",
-            "sys",
-        ],
+        imports: &["block", "nvme", "engine", "queue", "runtime", "sys"],
         pure: None,
     },
     // Parts that braid's programs have in common with any: output, signals, exit codes.

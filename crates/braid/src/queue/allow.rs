@@ -12,6 +12,15 @@ pub struct Allow {
     depth: Option<u16>,
     queues: Option<u32>,
     memory: Option<u64>,
+    /// As it was written.
+    text: String,
+}
+
+impl Allow {
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
 }
 
 /// Limit of a queue's commands in flight: one less than its entries.
@@ -38,6 +47,7 @@ fn read(text: &str) -> Result<Allow, String> {
         depth: None,
         queues: None,
         memory: None,
+        text: text.to_owned(),
     };
     let (mut nsid, mut first, mut blocks, mut read_only, mut uid) =
         (None, None, None, false, false);

@@ -5,6 +5,7 @@
 //! * [`list`]: the queues that there are
 //! * [`load::queue::bench`]: a load on queues
 pub mod allow;
+mod in_engine;
 mod list;
 mod serve;
 

@@ -1,5 +1,5 @@
 //! `braid queue serve`: a software controller whose queues applications map.
-use super::{SERVICE, allow};
+use super::{SERVICE, allow, in_engine};
 use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
 use crate::control::socket::{PrivateSocket, listening_path};
@@ -11,7 +11,9 @@ use crate::signals::{Interrupt, stuck_file};
 use crate::units::{format_bytes, parse_size};
 use crate::uri::{PathUri, UriError, UriKind};
 use anyhow::{Context, anyhow};
-use broker::{Broker, Config, Identity, Namespace, Store, Trust, Volume};
+use broker::local::LocalNamespace;
+use broker::{Config, Identity, Trust};
+use cores::local::LocalServer;
 use runtime::{Device, FileDevice, MemoryDevice};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -24,39 +26,39 @@ use std::time::Duration;
 /// system call. crates/queue/src/layout.md has the layout, protocol.rs the requests on the socket.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServeArgs {
-    /// Namespaces 1, 2, …: mem:SIZE, file:/PATH, null:SIZE (which moves no data at all), or a
-    /// volume of a running engine by its export: nbd:unix:/PATH or nbd:tcp:HOST:PORT
+    /// Namespaces 1, 2, …: mem:SIZE, file:/PATH, null:SIZE (which moves no data at all). Volumes
+    /// are offered by [[queue]] in the configuration of braid run
     #[arg(required = true, value_name = "URI", num_args = 1..=broker::limits::NAMESPACES_MAX)]
-    namespaces: Vec<Source>,
+    pub(super) namespaces: Vec<Source>,
     /// NQN of the subsystem that the namespaces belong to. With it they show the same identifiers
     /// as those that `braid target` makes for it, so that a queue is a path beside others
     #[arg(long, value_name = "NQN", value_parser = crate::identity::parse_nqn)]
-    subsystem: Option<String>,
+    pub(super) subsystem: Option<String>,
     /// Identifier of this controller in its subsystem: no other one's
     #[arg(long, value_name = "N", default_value = "65000", requires = "subsystem",
           value_parser = clap::value_parser!(u16).range(1..=0xffef))]
-    controller: u16,
+    pub(super) controller: u16,
     /// Block size of all namespaces: 512, 1k, 2k or 4k
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_block)]
     block_size: u8,
     /// These namespaces may only be read
     #[arg(long, value_name = "NSID", value_delimiter = ',')]
-    read_only: Vec<usize>,
+    pub(super) read_only: Vec<usize>,
     /// Queues whose completions are polled
     #[arg(long, value_name = "N", default_value = "8",
           value_parser = clap::value_parser!(u32).range(0..=i64::from(broker::limits::QUEUES_MAX)))]
-    user_poll: u32,
+    pub(super) user_poll: u32,
     /// Queues whose completions are notified
     #[arg(long, value_name = "N", default_value = "8",
           value_parser = clap::value_parser!(u32).range(0..=i64::from(broker::limits::QUEUES_MAX)))]
-    user_irq: u32,
-    /// How long a thread looks for commands before it sleeps, µs
+    pub(super) user_irq: u32,
+    /// How long a core looks for commands before it sleeps, µs
     #[arg(long, value_name = "N", default_value = "50",
           value_parser = clap::value_parser!(u64).range(0..=3_600_000_000))]
-    spin_us: u64,
-    /// Threads that serve queues
+    pub(super) spin_us: u64,
+    /// Cores that queues are spread over, a thread each
     #[arg(long, value_name = "N", default_value = "1",
-          value_parser = clap::value_parser!(u16).range(1..=broker::limits::WORKERS_MAX as i64))]
+          value_parser = clap::value_parser!(u16).range(1..=broker::limits::CORES_MAX as i64))]
     cores: u16,
     /// Pin them to these CPUs, as in 0,2-3 [default: not pinned]
     #[arg(long, value_name = "LIST", value_parser = crate::cpus::parse)]
@@ -64,22 +66,17 @@ pub struct ServeArgs {
     /// Take for granted that clients send no fused commands and no metadata, and read their lists
     /// in place; all bounds and rights are checked all the same
     #[arg(long)]
-    trusted: bool,
+    pub(super) trusted: bool,
     /// A right: uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2,memory=1GiB;
     /// uid=alice is a user by name, uid=any everybody who is not named. Without nsid= all
     /// namespaces, to write too. Repeat it for more namespaces of a user, and for more users
     /// [default: who may connect may do everything]
     #[arg(long, value_name = "RIGHT", value_parser = allow::parse)]
-    allow: Vec<allow::Allow>,
+    pub(super) allow: Vec<allow::Allow>,
     /// Most memory of a queue, besides its rings. Of all queues of a user:
     /// --allow uid=N,memory=SIZE
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
-    memory_max: u64,
-    /// After so many seconds without traffic TCP asks whether the engine of a volume nbd:tcp: is
-    /// still there, then twice a third of that later; 0: never
-    #[arg(long, value_name = "SECONDS", default_value = "10",
-          value_parser = clap::value_parser!(u32).range(0..=3600))]
-    tcp_keep_alive: u32,
+    pub(super) memory_max: u64,
     /// Socket [default: /run/braid/q.sock for root, else $XDG_RUNTIME_DIR/braid/q.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -96,22 +93,22 @@ pub struct ServeArgs {
 
 /// Where a namespace is from.
 #[derive(Clone, Debug)]
-enum Source {
+pub(super) enum Source {
     Uri(PathUri),
-    /// A volume that an engine exports, as its configuration names the place.
-    Volume(NbdAddress),
+    /// An export of an engine, whose volume is served there.
+    Export(NbdAddress),
 }
 
 /// Sources of a namespace.
-const SOURCES: &str = "a namespace is mem:SIZE, file:/PATH, null:SIZE, or a volume of a running \
-                       engine by its export, nbd:unix:/PATH or nbd:tcp:HOST:PORT";
+const SOURCES: &str = "a namespace is mem:SIZE, file:/PATH or null:SIZE; volumes are offered by \
+                       [[queue]] in the configuration of braid run";
 
 impl FromStr for Source {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text.starts_with("nbd:") && !text.starts_with("nbd://") {
-            return text.parse().map(Self::Volume);
+            return text.parse().map(Self::Export);
         }
         let uri = text.parse::<PathUri>().map_err(|error| match error {
             UriError::Unknown(_) | UriError::NotYet(_) | UriError::NoScheme => {
@@ -127,7 +124,7 @@ impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Uri(uri) => uri.fmt(f),
-            Self::Volume(address) => write!(f, "nbd:{address}"),
+            Self::Export(address) => write!(f, "nbd:{address}"),
         }
     }
 }
@@ -137,8 +134,6 @@ impl std::fmt::Display for Source {
 /// # Errors
 /// Usage; a namespace or the socket can't be had; the system refuses.
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
-    let idle = Some(args.tcp_keep_alive).filter(|&seconds| seconds > 0);
-    sys::os::set_keep_alive_of_opened(idle.map(|it| Duration::from_secs(it.into())));
     if (args.user_poll, args.user_irq) == (0, 0) {
         let what = "--user-poll 0 --user-irq 0: nobody could have a queue";
         return Err(Usage::error(what));
@@ -148,8 +143,15 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
                     leave it out, or give a size, as in 256MiB";
         return Err(Usage::error(what));
     }
-    let interrupt = Interrupt::install()?;
     let path = listening_path(args.socket.clone(), SERVICE);
+    if args
+        .namespaces
+        .iter()
+        .any(|it| matches!(it, Source::Export(_)))
+    {
+        return Err(Usage::error(in_engine::text(args, &path)));
+    }
+    let interrupt = Interrupt::install()?;
     let namespaces: Vec<_> = (1..)
         .zip(&args.namespaces)
         .map(|(nsid, uri)| open(args, nsid, uri).with_context(|| format!("namespace {nsid}")))
@@ -175,11 +177,10 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
         .listener
         .try_clone()
         .context("cannot duplicate the socket")?;
-    let broker = Broker::start(Config {
+    let config = Config {
         listener,
         identity: identity(args),
-        namespaces,
-        workers: workers(args)?,
+        namespaces: Vec::new(),
         user_poll: args.user_poll,
         user_irq: args.user_irq,
         memory_max: args.memory_max,
@@ -191,7 +192,8 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
             Trust::Mediated
         },
         rights,
-    });
+    };
+    let broker = LocalServer::start(config, &namespaces, &cpus(args)?);
     let broker = broker.map_err(|why| anyhow!("cannot serve queues: {why}"))?;
     announce(args, &path)?;
     service_manager::ready();
@@ -248,7 +250,7 @@ fn identity(args: &ServeArgs) -> Option<Identity> {
 }
 
 /// Until a signal has come, or the broker has ended by itself.
-fn wait(interrupt: &Interrupt, broker: &Broker) {
+fn wait(interrupt: &Interrupt, broker: &LocalServer) {
     let bell = Arc::new((Mutex::new(false), Condvar::new()));
     let rung = Arc::clone(&bell);
     interrupt.on_signal(move || {
@@ -265,24 +267,17 @@ fn wait(interrupt: &Interrupt, broker: &Broker) {
     }
 }
 
-fn open(args: &ServeArgs, nsid: usize, source: &Source) -> anyhow::Result<Namespace> {
+fn open(args: &ServeArgs, nsid: usize, source: &Source) -> anyhow::Result<LocalNamespace> {
     let shift = args.block_size;
     let read_only = args.read_only.contains(&nsid);
-    let (device, bytes, read_only) = match source {
-        Source::Uri(uri) => {
-            let (device, bytes) = device(shift, read_only, uri)?;
-            // A block device may be read-only by itself.
-            let read_only = match &device {
-                Device::File(file) => file.read_only(),
-                _ => read_only,
-            };
-            (device.into(), bytes, read_only)
-        }
-        Source::Volume(address) => {
-            let volume = volume(shift, address).with_context(|| source.to_string())?;
-            let (bytes, read_only) = (volume.bytes(), read_only || volume.read_only());
-            (Store::Volume(volume), bytes, read_only)
-        }
+    let Source::Uri(uri) = source else {
+        unreachable!("{source}: it was refused");
+    };
+    let (device, bytes) = device(shift, read_only, uri)?;
+    // A block device may be read-only by itself.
+    let read_only = match &device {
+        Device::File(file) => file.read_only(),
+        _ => read_only,
     };
     if bytes >> shift == 0 {
         return Err(Usage::error(format!(
@@ -290,7 +285,7 @@ fn open(args: &ServeArgs, nsid: usize, source: &Source) -> anyhow::Result<Namesp
             format_bytes(bytes)
         )));
     }
-    Ok(Namespace {
+    Ok(LocalNamespace {
         device,
         block_shift: shift,
         blocks: bytes >> shift,
@@ -315,26 +310,15 @@ fn device(shift: u8, read_only: bool, uri: &PathUri) -> anyhow::Result<(Device, 
         }
         UriKind::NvmeTcp(_) | UriKind::NvmeNg(_) | UriKind::Queue { .. } => {
             return Err(Usage::error(format!(
-                "{uri}: queues are served from mem:, file:, null: and nbd: only; make it a path of \
-                 a volume (braid run) and serve that"
+                "{uri}: queues are served from mem:, file: and null: only; make it a path of a \
+                 volume (braid run), and that a namespace of a [[queue]]"
             )));
         }
     })
 }
 
-/// A volume of an engine that runs.
-fn volume(shift: u8, address: &NbdAddress) -> anyhow::Result<Volume> {
-    let volume = Volume::connect(address.into(), String::new()).map_err(|why| anyhow!(why))?;
-    let needed = volume.minimum();
-    if needed > 1 << shift {
-        return Err(Usage::error(format!(
-            "its requests are multiples of {needed} bytes: give a larger --block-size"
-        )));
-    }
-    Ok(volume)
-}
-
-fn workers(args: &ServeArgs) -> anyhow::Result<Vec<Option<usize>>> {
+/// The CPU of each core.
+fn cpus(args: &ServeArgs) -> anyhow::Result<Vec<Option<usize>>> {
     let cores = usize::from(args.cores);
     match &args.cpus {
         None => Ok(vec![None; cores]),

@@ -10,7 +10,6 @@ use crate::control::socket::PrivateSocket;
 use crate::log;
 use crate::uri::zone;
 use anyhow::{Context, bail};
-use broker::VolumeAddress;
 use runtime::Kept;
 use std::fmt;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -59,19 +58,14 @@ impl FromStr for NbdAddress {
     }
 }
 
-impl From<&NbdAddress> for VolumeAddress {
-    fn from(address: &NbdAddress) -> Self {
-        match address {
-            NbdAddress::Unix(path) => Self::Unix(path.clone()),
-            NbdAddress::Tcp(host, port) => Self::Tcp(host.clone(), *port),
-        }
-    }
-}
-
-/// As the queue server shows the address of an export.
+/// As it is written, without `nbd:` in front.
 impl fmt::Display for NbdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        VolumeAddress::from(self).fmt(f)
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "tcp:{host}:{port}"),
+        }
     }
 }
 

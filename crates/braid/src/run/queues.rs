@@ -17,8 +17,9 @@ use crate::control::socket::PrivateSocket;
 use crate::log;
 use crate::queue::allow;
 use anyhow::{Context, anyhow};
-use broker::{Broker, EngineNamespace, Grant, Identity, PostToCore, Rights, Shape, Store, Trust};
+use broker::{Broker, EngineNamespace, Grant, Identity, Rights, ServerCore, Shape, Store, Trust};
 use cores::RunControl;
+use cores::local::server_core;
 use engine::host::VolumeInfo;
 use service::queues::QUEUE;
 use std::path::PathBuf;
@@ -98,7 +99,7 @@ impl Running {
             let listener = socket.listener.try_clone();
             let listener = listener.context("cannot duplicate the socket")?;
             let config = parts.config(listener);
-            let broker = Broker::start_on(config, parts.post).map_err(|why| anyhow!(why))?;
+            let broker = Broker::start(config, vec![parts.core]).map_err(|why| anyhow!(why))?;
             *stage = Stage::Serves(broker, socket);
         }
         Ok(())
@@ -111,7 +112,7 @@ struct Parts {
     rights: Rights,
     namespaces: Vec<broker::Namespace>,
     identity: Option<Identity>,
-    post: PostToCore,
+    core: ServerCore,
 }
 
 impl Parts {
@@ -121,7 +122,6 @@ impl Parts {
             listener,
             namespaces: self.namespaces.clone(),
             identity: self.identity.clone(),
-            workers: Vec::new(),
             user_poll: keys.user_poll,
             user_irq: keys.user_irq,
             memory_max: keys.memory_max.0,
@@ -479,16 +479,13 @@ impl Service {
         let Ok(rights) = rights(keys) else {
             unreachable!("its rights were checked");
         };
-        let sender = self.senders.core(core).clone();
         let namespaces = self.served(state, core, keys, &[]);
         let parts = Parts {
             keys: keys.clone(),
             rights,
             namespaces: by_nsid(keys, &namespaces),
             identity: identity(keys),
-            post: Box::new(move |message| {
-                sender.send(RunControl::Queue(message));
-            }),
+            core: server_core(self.senders.core(core)),
         };
         let serving = QueueServing {
             keys: keys.clone(),
@@ -505,7 +502,7 @@ impl Service {
 /// size is never known.
 fn by_nsid(keys: &QueueKeys, all: &[Served]) -> Vec<broker::Namespace> {
     let namespace = |it, read_only| broker::Namespace {
-        device: Store::Engine(it),
+        store: Store::Engine(it),
         block_shift: 12,
         blocks: 0,
         read_only,

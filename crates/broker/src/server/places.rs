@@ -1,7 +1,8 @@
 //! The queues that there are, and who has them.
 use crate::config::Config;
-use crate::lane::{Tally, ThreadTally};
+use crate::lane::Tally;
 use crate::limits::{AWAITED_SHOWN, LEAVING_NS};
+use crate::messages::CoreWaits;
 use crate::{Namespace, Trust};
 use queue::Kind;
 use std::collections::BTreeMap;
@@ -18,13 +19,15 @@ pub struct Place {
     pub kind: Kind,
     pub entries: u16,
     pub uid: u32,
-    pub worker: usize,
+    pub core: usize,
     /// Bit n: region n is registered.
     pub regions: u32,
     /// Its data memory and what it registered, also what was let go and commands still use.
     pub mapped: Vec<Weak<Shared>>,
     /// Since when its client is gone; commands of it are in flight yet.
     pub leaving: Option<Instant>,
+    /// All cores know of these that are changes.
+    pub is_shown: bool,
     pub tally: Arc<Tally>,
     /// Set when the client is gone: nothing of it is begun any more.
     pub shut: Arc<AtomicBool>,
@@ -65,7 +68,7 @@ impl Stuck {
         let named = (0..)
             .zip(namespaces)
             .filter(|(at, _)| self.namespaces >> at & 1 == 1);
-        let named = named.map(|(at, it): (u32, _)| format!("{} ({})", at + 1, it.device.name()));
+        let named = named.map(|(at, it): (u32, _)| format!("{} ({})", at + 1, it.store.name()));
         let mut named = named.collect::<Vec<_>>().join(", ");
         // Its thread has not said yet which.
         if !named.is_empty() {
@@ -167,6 +170,12 @@ impl Places {
         places.filter_map(|place| Some((place, place.leaving?.elapsed())))
     }
 
+    /// Whether the client of some queue is gone, and not all cores know of what it left.
+    pub fn has_unshown(&self) -> bool {
+        let mut all = self.taken.values();
+        all.any(|place| place.leaving.is_some() && !place.is_shown)
+    }
+
     /// Queues of a user.
     pub fn of_user(&self, uid: u32) -> u32 {
         self.taken.values().filter(|place| place.uid == uid).count() as u32
@@ -181,11 +190,11 @@ impl Places {
     /// All of it, as JSON, for a user and whether it is shown all. A user that is not is shown its
     /// own queues and how many others there are, and of namespaces those that it may use.
     /// There are numbers and our own words in it only.
-    pub fn list<'a>(
+    pub fn list(
         &self,
         config: &Config,
         (uid, sees_all): (u32, bool),
-        threads: impl Iterator<Item = &'a ThreadTally>,
+        cores: impl Iterator<Item = CoreWaits>,
     ) -> String {
         let trust = match config.trust {
             Trust::Mediated => "mediated",
@@ -199,7 +208,7 @@ impl Places {
             config.spin_ns / 1000
         );
         push_namespaces(&mut text, config, uid, sees_all);
-        push_threads(&mut text, threads.filter(|_| sees_all));
+        push_cores(&mut text, cores.filter(|_| sees_all));
         let is_shown = |place: &&Place| sees_all || place.uid == uid;
         let shown: Vec<_> = self.taken.values().filter(is_shown).collect();
         let others = self.taken.len() - shown.len();
@@ -225,7 +234,7 @@ impl Places {
                 place.kind.name(),
                 place.entries,
                 place.uid,
-                place.worker,
+                place.core,
                 place.leaving.is_some()
             );
             if let Some(since) = place.leaving {
@@ -267,16 +276,15 @@ fn push_namespaces(text: &mut String, config: &Config, uid: u32, sees_all: bool)
     }
 }
 
-/// Counters of threads that serve queues.
-fn push_threads<'a>(text: &mut String, threads: impl Iterator<Item = &'a ThreadTally>) {
+/// Counters of cores that have queues.
+fn push_cores(text: &mut String, cores: impl Iterator<Item = CoreWaits>) {
     text.push_str("],\"threads\":[");
-    for (at, tally) in threads.enumerate() {
+    for (at, waits) in cores.enumerate() {
         let comma = if at > 0 { "," } else { "" };
+        let CoreWaits { enters, sleeps } = waits;
         let _ = write!(
             text,
-            "{comma}{{\"thread\":{at},\"enters\":{},\"sleeps\":{}}}",
-            tally.enters.load(Ordering::Relaxed),
-            tally.sleeps.load(Ordering::Relaxed)
+            "{comma}{{\"thread\":{at},\"enters\":{enters},\"sleeps\":{sleeps}}}"
         );
     }
 }
@@ -294,9 +302,9 @@ fn push_nsids(text: &mut String, set: u64) {
 mod tests {
     use super::*;
     use crate::Rights;
-    use crate::limits::{NAMESPACES_MAX, QUEUES_MAX, WORKERS_MAX};
+    use crate::Store;
+    use crate::limits::{CORES_MAX, NAMESPACES_MAX, QUEUES_MAX};
     use queue::limits::TEXT_MAX;
-    use runtime::Device;
     use std::sync::atomic::AtomicU64;
 
     /// All that a broker can have, with the longest figures.
@@ -305,7 +313,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let listener = std::os::unix::net::UnixListener::bind(directory.path().join("q")).unwrap();
         let namespace = Namespace {
-            device: Device::Null.into(),
+            store: Store::Null,
             block_shift: 9,
             blocks: u64::MAX,
             read_only: false,
@@ -314,7 +322,6 @@ mod tests {
             listener,
             namespaces: vec![namespace; NAMESPACES_MAX],
             identity: None,
-            workers: vec![None],
             user_poll: QUEUES_MAX,
             user_irq: QUEUES_MAX,
             memory_max: 4096,
@@ -343,28 +350,29 @@ mod tests {
                 kind: Kind::UserPoll,
                 entries: 4096,
                 uid: u32::MAX,
-                worker: WORKERS_MAX,
+                core: CORES_MAX,
                 regions: 1,
                 mapped: Vec::new(),
                 leaving,
+                is_shown: true,
                 tally: Arc::clone(&tally),
                 shut: Arc::default(),
             };
             places.take(id, place);
         }
-        let thread = || ThreadTally {
-            enters: most(),
-            sleeps: most(),
+        let waits = CoreWaits {
+            enters: u64::MAX,
+            sleeps: u64::MAX,
         };
-        let threads: Vec<_> = (0..WORKERS_MAX).map(|_| thread()).collect();
-        let some = places.list(&config, (1, false), threads.iter());
+        let cores = || std::iter::repeat_n(waits, CORES_MAX);
+        let some = places.list(&config, (1, false), cores());
         assert!(some.contains("\"threads\":[],"), "others' doings: {some}");
         assert!(
             some.contains("\"namespaces\":[],"),
             "no right to any: {some}"
         );
-        let all = places.list(&config, (1, true), threads.iter());
-        assert_eq!(all.matches("\"enters\":").count(), WORKERS_MAX);
+        let all = places.list(&config, (1, true), cores());
+        assert_eq!(all.matches("\"enters\":").count(), CORES_MAX);
         let namespaces = config.namespaces.len();
         assert_eq!(all.matches("\"yours\":false").count(), namespaces);
         assert_eq!(all.matches("\"number\":").count(), 2 * QUEUES_MAX as usize);
@@ -374,7 +382,7 @@ mod tests {
     #[test]
     fn what_is_waited_for_is_named_where_it_is_known() {
         let namespace = Namespace {
-            device: Device::Null.into(),
+            store: Store::Null,
             block_shift: 9,
             blocks: 1,
             read_only: false,

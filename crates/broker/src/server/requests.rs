@@ -4,9 +4,9 @@ use super::{Server, Session};
 use crate::config::Grant;
 use crate::lane::{Lane, Parts, Tally};
 use crate::limits::STUCK_PART;
+use crate::messages::Message;
 use crate::session::Brought;
 use crate::transfer::Region;
-use crate::worker::Message;
 use nvme::queue::check;
 use queue::Coalescing;
 use queue::layout::{Header, Kind, Layout, SHAPES, region_address, region_of};
@@ -45,7 +45,7 @@ pub enum Outcome {
     Passed(Vec<OwnedFd>, Vec<Region>),
     /// It is answered with a text.
     Text(String),
-    /// It is answered when the worker says that it knows, and this memory is allocated.
+    /// It is answered when the core says that it knows, and this memory is allocated.
     WhenKnown(Option<Region>),
 }
 
@@ -69,8 +69,8 @@ impl Server {
         (answer.a, answer.b) = (header.number, header.namespaces);
         answer.c = header.layout.bytes() as u64;
         answer.d = if request.c > 0 { region_address(1) } else { 0 };
-        let worker = (0..self.crews.len()).min_by_key(|&at| self.crews[at].queues);
-        let worker = worker.unwrap_or(0);
+        let core = (0..self.cores.len()).min_by_key(|&at| self.cores[at].queues);
+        let core = core.unwrap_or(0);
         let tally = Arc::new(Tally::default());
         let mapped = made.data.iter().map(|it| Arc::downgrade(&it.memory));
         let mapped = mapped.collect();
@@ -91,17 +91,18 @@ impl Server {
             kind: header.kind,
             entries: header.layout.entries(),
             uid: session.uid,
-            worker,
+            core,
             regions: if request.c > 0 { 0b11 } else { 0b1 },
             mapped,
             leaving: None,
+            is_shown: false,
             tally,
             shut: lane.door().flag(),
         };
         self.places.take(id, place);
         session.queue = Some(id);
-        self.crews[worker].queues += 1;
-        self.crews[worker].send(Message::Add(Box::new(lane)));
+        self.cores[core].queues += 1;
+        self.cores[core].send(Message::Add(Box::new(lane)));
         Ok(Outcome::Passed(made.passed, memory))
     }
 
@@ -110,6 +111,14 @@ impl Server {
         let uid = session.uid;
         if session.queue.is_some() {
             return refuse(Errno::ALREADY, "this connection has its queue");
+        }
+        if self.cores.len() > 1 && self.places.has_unshown() {
+            // It may be the next one of a client that is gone, and come to another core (T9).
+            let why = "the server has not heard yet what a client that is gone left under way";
+            return Err(Refusal {
+                passes: true,
+                ..Refusal::new(Errno::AGAIN, why)
+            });
         }
         let Some(grant) = self.config.rights.of(uid) else {
             let why = format!("user {uid} may not have queues here");
@@ -262,7 +271,7 @@ impl Server {
 
     fn set_region(&self, id: u64, number: usize, region: Option<Region>) -> Outcome {
         if let Some(place) = self.places.find(id) {
-            self.crews[place.worker].send(Message::Region(id, number, region.clone()));
+            self.cores[place.core].send(Message::Region(id, number, region.clone()));
         }
         Outcome::WhenKnown(region)
     }

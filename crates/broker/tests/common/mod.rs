@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(dead_code, reason = "not every test binary uses all of it")]
 
-use broker::{Broker, Config, Grant, Namespace, Rights, Trust};
+use broker::local::LocalNamespace;
+use broker::{Config, Grant, Rights, Trust};
+use cores::local::LocalServer;
 use queue::{Done, Kind, Options, Queue, Status};
 use runtime::{Device, FileDevice, MemoryDevice};
 use std::os::unix::net::UnixListener;
@@ -20,43 +22,63 @@ pub const EVERYTHING: Grant = Grant {
     memory_max: u64::MAX,
 };
 
+/// What a server is started with.
+pub struct Setup {
+    pub config: Config,
+    pub namespaces: Vec<LocalNamespace>,
+    pub cpus: Vec<Option<usize>>,
+}
+
+impl std::ops::Deref for Setup {
+    type Target = Config;
+    fn deref(&self) -> &Config {
+        &self.config
+    }
+}
+
+impl std::ops::DerefMut for Setup {
+    fn deref_mut(&mut self) -> &mut Config {
+        &mut self.config
+    }
+}
+
 /// A broker and the directory with its socket.
 pub struct Stage {
-    pub broker: Option<Broker>,
+    pub broker: Option<LocalServer>,
     pub directory: tempfile::TempDir,
 }
 
 impl Stage {
     /// NSID 1: 1 MiB of memory; 2: nothing; 3: a file; 4: as 1, read-only; 5: other memory.
-    pub fn new(change: impl FnOnce(&mut Config)) -> Self {
+    pub fn new(change: impl FnOnce(&mut Setup)) -> Self {
         Self::at(tempfile::tempdir().unwrap(), change)
     }
 
     /// The same in a directory where there may have been one before.
-    pub fn at(directory: tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Self {
+    pub fn at(directory: tempfile::TempDir, change: impl FnOnce(&mut Setup)) -> Self {
         let _ = std::fs::remove_file(directory.path().join("q.sock"));
         let listener = UnixListener::bind(directory.path().join("q.sock")).unwrap();
         let path = directory.path().join("file");
         let file = FileDevice::open(path, false, Some(1 << 20)).unwrap();
         let memory = Arc::new(MemoryDevice::new(1 << 20).unwrap());
         let other = Arc::new(MemoryDevice::new(1 << 20).unwrap());
-        let namespace = |device: Device, read_only| Namespace {
-            device: device.into(),
+        let namespace = |device: Device, read_only| LocalNamespace {
+            device,
             block_shift: 12,
             blocks: 256,
             read_only,
         };
-        let mut config = Config {
+        let namespaces = vec![
+            namespace(Device::Memory(Arc::clone(&memory)), false),
+            namespace(Device::Null, false),
+            namespace(Device::File(Arc::new(file)), false),
+            namespace(Device::Memory(memory), true),
+            namespace(Device::Memory(other), false),
+        ];
+        let config = Config {
             listener,
-            namespaces: vec![
-                namespace(Device::Memory(Arc::clone(&memory)), false),
-                namespace(Device::Null, false),
-                namespace(Device::File(Arc::new(file)), false),
-                namespace(Device::Memory(memory), true),
-                namespace(Device::Memory(other), false),
-            ],
+            namespaces: Vec::new(),
             identity: None,
-            workers: vec![None],
             user_poll: 4,
             user_irq: 4,
             memory_max: 16 << 20,
@@ -68,9 +90,19 @@ impl Stage {
                 others: Some(EVERYTHING),
             },
         };
-        change(&mut config);
+        let mut setup = Setup {
+            config,
+            namespaces,
+            cpus: vec![None],
+        };
+        change(&mut setup);
+        let Setup {
+            config,
+            namespaces,
+            cpus,
+        } = setup;
         Self {
-            broker: Some(Broker::start(config).unwrap()),
+            broker: Some(LocalServer::start(config, &namespaces, &cpus).unwrap()),
             directory,
         }
     }
@@ -110,7 +142,7 @@ impl Stage {
 
 impl Stage {
     /// Another server takes its place, and it ends.
-    pub fn replace(&mut self, change: impl FnOnce(&mut Config)) {
+    pub fn replace(&mut self, change: impl FnOnce(&mut Setup)) {
         self.broker.take().unwrap().stop().unwrap();
         let directory = std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap());
         *self = Self::at(directory, change);

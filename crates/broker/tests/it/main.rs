@@ -6,7 +6,6 @@ mod allocations;
 #[path = "../common/mod.rs"]
 mod common;
 mod corpus;
-mod engine;
 mod example;
 mod hostile;
 mod lengths;
@@ -14,8 +13,9 @@ mod lists;
 mod losses;
 mod opcodes;
 mod pressure;
+mod room;
 mod serve;
-mod volume;
+mod storage;
 
 /// Counts by thread, for [`allocations`].
 #[global_allocator]

@@ -1,6 +1,8 @@
 //! Clients that ask for much, or take their time: they wait themselves, nobody beside them does.
 use crate::common::{LONG, Stage, finish, pattern, read, until, write};
-use broker::{Grant, Namespace, NamespaceRight, Trust};
+use broker::local::LocalNamespace;
+use broker::{Grant, NamespaceRight, Trust};
+use cores::local::LocalServer;
 use queue::protocol::{Answer, Operation, Request};
 use queue::{Kind, Queue, Range, Status};
 use runtime::{Device, MemoryDevice};
@@ -195,14 +197,8 @@ fn two_rights_to_one_namespace_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let config = broker::Config {
         listener: std::os::unix::net::UnixListener::bind(directory.path().join("q")).unwrap(),
-        namespaces: vec![Namespace {
-            device: Device::Null.into(),
-            block_shift: 12,
-            blocks: 1,
-            read_only: false,
-        }],
+        namespaces: Vec::new(),
         identity: None,
-        workers: vec![None],
         user_poll: 1,
         user_irq: 0,
         memory_max: 4096,
@@ -220,7 +216,15 @@ fn two_rights_to_one_namespace_are_refused() {
             others: None,
         },
     };
-    let refused = broker::Broker::start(config).err().unwrap();
+    let namespace = LocalNamespace {
+        device: Device::Null,
+        block_shift: 12,
+        blocks: 1,
+        read_only: false,
+    };
+    let refused = LocalServer::start(config, &[namespace], &[None])
+        .err()
+        .unwrap();
     assert!(refused.contains("two rights to namespace 1"), "{refused}");
 }
 
@@ -263,8 +267,8 @@ fn a_range_is_a_right_of_trusted_clients_too() {
 fn a_deallocate_without_end_keeps_no_other_queue_waiting() {
     let stage = Stage::new(|config| {
         let device = Device::Memory(Arc::new(MemoryDevice::new(1 << 40).unwrap()));
-        config.namespaces.push(Namespace {
-            device: device.into(),
+        config.namespaces.push(LocalNamespace {
+            device,
             blocks: 1 << 28,
             ..config.namespaces[0].clone()
         });

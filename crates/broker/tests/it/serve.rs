@@ -261,7 +261,7 @@ fn an_interrupt_is_waited_for_with_io_uring_and_with_epoll() {
     });
 }
 
-/// A count of the one thread that serves queues.
+/// A count of the one core.
 fn of_thread(stage: &Stage, name: &str) -> u64 {
     let shown = stage.queues();
     let threads = shown.split("\"threads\":[").nth(1).unwrap();
@@ -271,11 +271,11 @@ fn of_thread(stage: &Stage, name: &str) -> u64 {
 
 #[test]
 fn what_interrupts_and_sleeping_cost_the_broker_is_counted() {
-    // It never sleeps within this test: each interrupt is a call, and nothing else is.
+    // With a queue it never sleeps within this test: each interrupt is a call, and nothing else is.
     let stage = Stage::new(|config| config.spin_ns = u64::MAX / 2);
     let mut polled = stage.poll();
     assert!(read(&mut polled, 1, 0, 1).is_ok());
-    assert_eq!(of_thread(&stage, "enters"), 0);
+    let before = ["enters", "sleeps"].map(|name| of_thread(&stage, name));
     let mut queue = stage.open(Kind::UserIrq, 8).unwrap();
     for round in 1..=20 {
         assert!(queue.arm());
@@ -283,11 +283,11 @@ fn what_interrupts_and_sleeping_cost_the_broker_is_counted() {
         assert!(finish(&mut queue).status.is_success());
         // It is counted behind the call.
         until("the interrupt is counted", || {
-            of_thread(&stage, "enters") == round
+            of_thread(&stage, "enters") == before[0] + round
         });
     }
     assert!(stage.queues().contains("\"interrupts\":20"));
-    assert_eq!(of_thread(&stage, "sleeps"), 0);
+    assert_eq!(of_thread(&stage, "sleeps"), before[1]);
     drop((polled, queue));
     let stage = Stage::new(|config| config.spin_ns = 0);
     let mut queue = stage.poll();
@@ -534,6 +534,34 @@ fn zeroing_that_waits_is_taken_back_and_what_has_begun_is_not() {
     assert_eq!((of(3).status.is_success(), of(3).result), (true, 1));
     assert!(read(&mut queue, 1, 0, 1).unwrap() == vec![0; 4096]);
     assert!(read(&mut queue, 1, 200, 1).unwrap() == pattern(7, 4096));
+}
+
+/// Clients come and go: who comes next is on either core.
+#[test]
+fn t09_queues_on_two_cores_share_namespaces() {
+    let stage = Stage::new(|setup| setup.cpus = vec![None; 2]);
+    for round in 0..20 {
+        let mut queues = [(); 4].map(|()| stage.poll());
+        let data = |n: u64| pattern(4 * round + n, 4096);
+        for (n, queue) in (0..).zip(&mut queues) {
+            for nsid in [1, 3] {
+                write(queue, nsid, n, 0, &data(n)).unwrap();
+            }
+        }
+        let shown = stage.queues();
+        for core in ["\"thread\":0,\"leaving\"", "\"thread\":1,\"leaving\""] {
+            assert_eq!(shown.matches(core).count(), 2, "{shown}");
+        }
+        for (n, queue) in (0..).zip(queues.iter_mut().rev()) {
+            for nsid in [1, 3] {
+                assert!(read(queue, nsid, n, 1).unwrap() == data(n), "{nsid} {n}");
+            }
+            queue.flush(None, 0).unwrap();
+            assert!(finish(queue).status.is_success());
+        }
+        drop(queues);
+        stage.until_free();
+    }
 }
 
 #[test]

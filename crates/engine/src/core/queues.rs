@@ -61,6 +61,11 @@ impl Core {
         self.queues.cancel(&mut self.devices, queue, cid)
     }
 
+    /// Closes a queue: see [`QueueServer::open`].
+    pub fn close_queue(&mut self, queue: u32) {
+        self.queues.close(queue);
+    }
+
     /// The client of a queue is gone, which may send what is under way again to another core.
     pub fn shut_queue(&mut self, queue: u32) {
         self.queues.shut(queue);

@@ -10,7 +10,7 @@ use multipath::{Identity, Outcome, Shown, Size};
 use nvme::wire::status::Class;
 
 /// The request for `io`, under the name `id`.
-pub(super) fn request(io: &Io, device: LocalDevice, id: u32) -> DeviceRequest {
+pub(crate) fn request(io: &Io, device: LocalDevice, id: u32) -> DeviceRequest {
     let op = match io.op {
         IoOp::Read => DeviceOp::Read,
         IoOp::Write { fua } => DeviceOp::Write { fua },
@@ -31,7 +31,7 @@ pub(super) fn request(io: &Io, device: LocalDevice, id: u32) -> DeviceRequest {
 }
 
 /// A flush that belongs to no I/O.
-pub(super) fn flush(device: LocalDevice, id: u32) -> DeviceRequest {
+pub(crate) fn flush(device: LocalDevice, id: u32) -> DeviceRequest {
     DeviceRequest {
         id,
         device,
@@ -117,7 +117,7 @@ impl Multipath {
 }
 
 /// Limits that a local device can promise. One transfer is one buffer; only a block is atomic.
-fn limits(block_shift: u8) -> IoLimits {
+pub(crate) fn limits(block_shift: u8) -> IoLimits {
     IoLimits {
         transfer_max: crate::limits::BUFFER_MAX,
         write_zeroes_max: crate::limits::BUFFER_MAX,
@@ -136,7 +136,7 @@ fn limits(block_shift: u8) -> IoLimits {
 
 /// Outcome of the end of a device request; `crdt`, `retries`: as of [`status::outcome`].
 #[inline]
-pub(super) fn outcome(result: Result<(), DeviceError>, crdt: &[u16; 3], retries: u8) -> Outcome {
+pub(crate) fn outcome(result: Result<(), DeviceError>, crdt: &[u16; 3], retries: u8) -> Outcome {
     match result {
         Ok(()) => Outcome::Done,
         Err(DeviceError::Mismatch) => Outcome::Mismatch,

@@ -3,7 +3,6 @@ mod engine;
 mod lying_broker;
 mod path;
 mod shown;
-mod volume;
 
 use crate::serve::no_io_uring;
 use serde_json::Value;
@@ -236,14 +235,13 @@ fn what_cannot_be_is_said() {
     };
     fails(&mut serve(&["mem:1MiB"]), 1, "cannot make the socket");
     for (words, why) in [
-        (
-            &["nvme-tcp://h/nqn.x:y"][..],
-            "mem:, file:, null: and nbd: only",
-        ),
+        (&["nvme-tcp://h/nqn.x:y"][..], "mem:, file: and null: only"),
         (&["mem:100"], "multiple of 4 KiB"),
         (&["mem:99999999t"], "it is too large"),
-        (&["disk.img"], "nbd:unix:/PATH or nbd:tcp:HOST:PORT"),
-        (&["nbd://h/x"], "nbd:unix:/PATH or nbd:tcp:HOST:PORT"),
+        (&["disk.img"], "mem:SIZE, file:/PATH or null:SIZE"),
+        (&["nbd://h/x"], "offered by [[queue]]"),
+        (&["nbd:unix:/run/v0.sock"], "[[queue.namespace]]"),
+        (&["nbd:unix:v0.sock"], "unix:/path"),
         (&["mem:1MiB", "--mode", "999"], "octal digits, 0 to 7"),
         (&["mem:1MiB", "--read-only", "2"], "no such namespace"),
         (&["mem:1MiB", "--allow", "nsid=1"], "say whom"),

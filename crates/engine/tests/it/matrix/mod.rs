@@ -89,10 +89,7 @@ const OPERATIONS: [Operation; 11] = [
         name: "FUA",
         checks: "durable on each leg when it is answered; other writes are not",
         cell: |_, _| Cell::Checked(cells::fua),
-        queue: &[(
-            "losses",
-            "t13_what_a_queue_that_has_gone_never_flushed_and_is_lost_then_the_next_flush_tells",
-        )],
+        queue: &[("storage", "fua_is_the_devices_own")],
     },
     Operation {
         name: "flush",
@@ -147,7 +144,7 @@ const OPERATIONS: [Operation; 11] = [
             }
             _ => Cell::Checked(cells::resize),
         },
-        queue: &[("volume", "an_export_that_has_grown_is_used_again")],
+        queue: &[],
     },
     Operation {
         name: "loss",
@@ -156,16 +153,10 @@ const OPERATIONS: [Operation; 11] = [
             Below::Memory => Cell::None("memory has no path that could be lost"),
             _ => Cell::Checked(losses::loss),
         },
-        queue: &[
-            (
-                "volume",
-                "an_engine_that_says_nonsense_is_left_and_tried_again",
-            ),
-            (
-                "losses",
-                "t09_t13_a_connection_that_ends_leaves_writes_in_doubt_and_tells_the_next_flush",
-            ),
-        ],
+        queue: &[(
+            "losses",
+            "t13_flush_that_fails_is_told_to_every_queue_that_wrote_once",
+        )],
     },
     Operation {
         name: "stop",

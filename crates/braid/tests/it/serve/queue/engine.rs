@@ -76,7 +76,9 @@ impl Volumes {
         wait_until(|| {
             let mut queue = Queue::open(&self.socket(), &Options::default()).ok()?;
             let known = ALL.iter().all(|it| queue.namespace(it.0).is_ok());
-            known.then_some(queue)
+            drop(queue);
+            // It may have been opened before the last of them was ready.
+            known.then(|| Queue::open(&self.socket(), &Options::default()).unwrap())
         })
     }
 }
