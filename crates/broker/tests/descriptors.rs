@@ -1,18 +1,24 @@
-//! A broker that has no descriptor left for another client. A process of its own: the limit is the
-//! process's.
+//! A broker that has no descriptor left for another client, or at its start. A process of its own:
+//! the limit is the process's.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
+use broker::limits::PATIENCE_NS;
+use broker::{Broker, Config, EngineNamespace, Namespace, Rights, Store, Trust};
 use common::{Stage, read, until};
 use queue::protocol::{MESSAGE, Operation, Request};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Read;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+/// One test at a time has the limit.
+static LIMIT: Mutex<()> = Mutex::new(());
 
 /// How often the broker has warned.
 static WARNINGS: AtomicUsize = AtomicUsize::new(0);
@@ -44,6 +50,7 @@ impl Subscriber for Counter {
 
 #[test]
 fn who_waits_for_a_descriptor_comes_in_when_there_is_one_however_busy_others_are() {
+    let _alone = LIMIT.lock().unwrap();
     tracing::subscriber::set_global_default(Counter).unwrap();
     let stage = Stage::plain();
     let mut served = stage.poll();
@@ -85,4 +92,52 @@ fn who_waits_for_a_descriptor_comes_in_when_there_is_one_however_busy_others_are
         heard.unwrap();
     });
     assert!(read(&mut served, 1, 0, 1).is_ok());
+}
+
+/// The server of an engine, wherever in its start descriptors end.
+#[test]
+fn server_fails_at_its_start_and_leaks_nothing() {
+    let _alone = LIMIT.lock().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(directory.path().join("q.sock")).unwrap();
+    let config = || Config {
+        listener: listener.try_clone().unwrap(),
+        namespaces: vec![Namespace {
+            device: Store::Engine(Arc::new(EngineNamespace::new(0, "v0".into()))),
+            block_shift: 12,
+            blocks: 0,
+            read_only: false,
+        }],
+        identity: None,
+        workers: Vec::new(),
+        user_poll: 1,
+        user_irq: 1,
+        memory_max: 1 << 20,
+        patience_ns: PATIENCE_NS,
+        spin_ns: 0,
+        trust: Trust::Mediated,
+        rights: Rights {
+            users: Vec::new(),
+            others: Some(common::EVERYTHING),
+        },
+    };
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let (before, there) = (getrlimit(Resource::Nofile), open());
+    let mut refused = Vec::new();
+    let started = (3..64).find_map(|most| {
+        let config = config();
+        let few = Rlimit {
+            current: Some(most),
+            ..before
+        };
+        setrlimit(Resource::Nofile, few).unwrap();
+        // A stop that its core does not take is answered.
+        let started = Broker::start_on(config, Box::new(drop));
+        setrlimit(Resource::Nofile, before).unwrap();
+        started.map_err(|why| refused.push(why)).ok()
+    });
+    started.unwrap().stop().unwrap();
+    refused.dedup();
+    assert!(refused.len() > 1, "{refused:?}");
+    assert_eq!(open(), there);
 }
