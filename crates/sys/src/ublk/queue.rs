@@ -98,9 +98,9 @@ impl UblkRing {
     /// # Errors
     /// `io_uring_setup`: as the kernel says.
     pub fn new(depth: u16) -> Result<Self, Error> {
-        let mut builder = IoUring::builder();
-        builder.setup_coop_taskrun().setup_taskrun_flag();
-        let uring = builder.build(u32::from(depth).next_power_of_two());
+        // Not with cooperative task work: a reactor that spins makes no system call, in which alone
+        // its requests would come then.
+        let uring = IoUring::new(u32::from(depth).next_power_of_two());
         let uring = uring.map_err(|source| Error::io("io_uring_setup", &source))?;
         Ok(Self { uring, depth })
     }
@@ -190,9 +190,7 @@ impl UblkQueue {
 
     /// Whether a system call is needed for progress, or something is there to be taken.
     pub fn has_news(&mut self) -> bool {
-        let queue = self.uring.submission();
-        let wants_enter = queue.taskrun() || queue.cq_overflow();
-        drop(queue);
+        let wants_enter = self.uring.submission().cq_overflow();
         self.pushed > 0 || wants_enter || !self.uring.completion().is_empty()
     }
 
@@ -201,9 +199,7 @@ impl UblkQueue {
     /// # Errors
     /// None that is of passing nature.
     pub fn submit(&mut self) -> Result<(), Errno> {
-        let queue = self.uring.submission();
-        let wants_enter = queue.taskrun() || queue.cq_overflow();
-        drop(queue);
+        let wants_enter = self.uring.submission().cq_overflow();
         while self.pushed > 0 || wants_enter {
             let entered = self.uring.submit();
             match entered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
