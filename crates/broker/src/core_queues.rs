@@ -17,7 +17,7 @@ use engine::machine::Memory;
 use engine::{Core, QueueCommand, QueueOp};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sys::{Errno, Shared};
@@ -119,6 +119,24 @@ impl CoreQueues {
     /// None is left.
     pub fn kicks(&self) -> Result<OwnedFd, Errno> {
         rustix::io::fcntl_dupfd_cloexec(&self.kicks, 0)
+    }
+
+    /// The reactor wakes also while this is readable, which the caller sees to.
+    ///
+    /// # Errors
+    /// As `epoll_ctl`.
+    pub fn watch(&self, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
+        epoll::add(
+            &self.kicks,
+            descriptor,
+            EventData::new_u64(0),
+            EventFlags::IN,
+        )
+    }
+
+    /// No more.
+    pub fn unwatch(&self, descriptor: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.kicks, descriptor);
     }
 
     /// A message of a server.

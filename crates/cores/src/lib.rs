@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod local;
+mod ublk;
 
 use broker::{CoreQueues, ToCore};
 use engine::export::{ExportControl, ExportCounters, ExportEvent};
@@ -33,6 +34,8 @@ use runtime::{Handle, Mailbox, Outbox, ReactorConfig, RuntimeError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
+use ublk::CoreUblk;
+pub use ublk::{NodeQueue, UblkControl};
 
 /// How soon news that found the mailbox of another core full are offered again.
 const OFFER_AGAIN_NS: u64 = 1_000_000;
@@ -47,6 +50,8 @@ pub enum RunControl {
     Standing(u16, PathIndex, SyncSender<PathStanding>),
     /// For the queues of this core.
     Queue(ToCore),
+    /// For the queues of nodes of this core.
+    Ublk(UblkControl),
     /// A volume becomes the namespace of this number for queues.
     AddNamespace(u32, u16),
     /// It is none any more.
@@ -138,6 +143,8 @@ pub struct CoreReport {
     pub hosts: BTreeMap<u16, u32>,
     /// Counters of the namespaces of queues on this core, and the queues that are open, by number.
     pub queues: BTreeMap<u32, (QueueCounters, u32)>,
+    /// Of queues of nodes, by number.
+    pub ublk: BTreeMap<u32, QueueCounters>,
     /// Those that are on this core, by number.
     pub mirrors: BTreeMap<u16, MirrorReport>,
 }
@@ -146,6 +153,7 @@ pub struct CoreReport {
 pub struct RunMachine {
     engine: Core,
     queues: CoreQueues,
+    ublk: CoreUblk,
     core: u16,
     /// Messages to the other cores, by core; `None`: this one.
     peers: Vec<Option<Outbox<RunControl>>>,
@@ -197,6 +205,7 @@ impl RunMachine {
         Self {
             engine,
             queues,
+            ublk: CoreUblk::default(),
             core,
             peers: (0..).zip(cores).map(peer).collect(),
             offer_again_ns: None,
@@ -405,6 +414,7 @@ impl RunMachine {
             queues: counters
                 .map(|(number, it)| (number, (it, open.get(&number).copied().unwrap_or(0))))
                 .collect(),
+            ublk: self.engine.ublk_counters().collect(),
             mirrors: (MIRRORS_FROM..MIRRORS_FROM + MIRRORS_MAX as u16)
                 .filter_map(|volume| Some((volume, self.engine.mirror(volume)?)))
                 .collect(),
@@ -425,13 +435,18 @@ impl Around for RunMachine {
 
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         let mut peers = self.board.peers_of(self.core);
-        let queues = &mut self.queues;
+        let (queues, ublk) = (&mut self.queues, &mut self.ublk);
         self.engine.exchange(&mut peers, |engine| {
             queues.begin(engine, memory, now_ns);
+            ublk.begin(engine, memory, now_ns);
             engine.turn(memory, now_ns);
             queues.finish(engine, memory, now_ns);
+            ublk.finish(engine, memory, queues, now_ns);
         });
         self.drain();
+        for note in self.ublk.take_notes() {
+            self.tell(RunEvent::Note(note));
+        }
         if self.peers.len() > 1 {
             self.drain_peers(now_ns);
         }
@@ -445,13 +460,21 @@ impl Around for RunMachine {
 
     fn handle_control(&mut self, message: RunControl, now_ns: u64) {
         match message {
-            RunControl::Export(message) => self.engine.handle_control(message, now_ns),
+            RunControl::Export(message) => {
+                if let ExportControl::Drain(_) | ExportControl::Stop(_) = message {
+                    self.ublk.stop();
+                }
+                self.engine.handle_control(message, now_ns);
+            }
             RunControl::Report(to) => {
                 let _ = to.try_send(self.report(now_ns));
             }
             RunControl::Standing(volume, path, to) => {
                 let it = self.engine.host().path_report(volume, path, now_ns);
                 let _ = to.try_send((it.state, it.wait));
+            }
+            RunControl::Ublk(message) => {
+                self.ublk.handle(message, &mut self.engine, &self.queues);
             }
             RunControl::Queue(message) => self.queues.handle(message, &mut self.engine),
             RunControl::AddNamespace(number, volume) => {
@@ -463,7 +486,7 @@ impl Around for RunMachine {
     }
 
     fn may_sleep(&mut self, now_ns: u64) -> bool {
-        self.queues.may_sleep(&mut self.engine, now_ns)
+        self.queues.may_sleep(&mut self.engine, now_ns) && self.ublk.may_sleep()
     }
 
     #[inline]

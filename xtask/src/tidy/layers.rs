@@ -200,6 +200,7 @@ const LAYERS: [Layer; 26] = [
             "runtime",
             "broker",
             "paths",
+            "sys",
         ],
         pure: None,
     },
