@@ -18,8 +18,9 @@
 //! may have sent something newer elsewhere (T9). A change that a device has keeps its place among
 //! the others until it has ended.
 //!
-//! When a device has given up unflushed writes, the next flush of each queue that was open then fails
-//! once, whoever wrote them: an application may flush by another queue than it writes by (T13).
+//! When a device has given up unflushed writes, the next flush of each queue that was open then
+//! fails once, whoever wrote them: an application may flush by another queue than it writes by
+//! (T13).
 //!
 //! # Limits
 //! One namespace has at most half of the memory for payload. Commands wait for memory in the order
