@@ -44,8 +44,8 @@ struct Served {
     it: Arc<EngineNamespace>,
 }
 
-/// Numbers of the namespaces of all servers. Servers, and queues until their last command has ended,
-/// have the [`EngineNamespace`] of each that they may name to the engine.
+/// Numbers of the namespaces of all servers. Servers, and queues until their last command has
+/// ended, have the [`EngineNamespace`] of each that they may name to the engine.
 #[derive(Default)]
 pub struct NamespaceNumbers(Vec<Weak<EngineNamespace>>);
 
