@@ -5,7 +5,9 @@
 mod common;
 
 use broker::limits::PATIENCE_NS;
-use broker::{Broker, Config, EngineNamespace, Namespace, Rights, Store, Trust};
+use broker::{
+    Broker, Config, CoreWaits, EngineNamespace, Namespace, Rights, ServerCore, Store, Trust,
+};
 use common::{Stage, read, until};
 use queue::protocol::{MESSAGE, Operation, Request};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -103,13 +105,12 @@ fn server_fails_at_its_start_and_leaks_nothing() {
     let config = || Config {
         listener: listener.try_clone().unwrap(),
         namespaces: vec![Namespace {
-            device: Store::Engine(Arc::new(EngineNamespace::new(0, "v0".into()))),
+            store: Store::Engine(Arc::new(EngineNamespace::new(0, "v0".into()))),
             block_shift: 12,
             blocks: 0,
             read_only: false,
         }],
         identity: None,
-        workers: Vec::new(),
         user_poll: 1,
         user_irq: 1,
         memory_max: 1 << 20,
@@ -132,7 +133,11 @@ fn server_fails_at_its_start_and_leaks_nothing() {
         };
         setrlimit(Resource::Nofile, few).unwrap();
         // A stop that its core does not take is answered.
-        let started = Broker::start_on(config, Box::new(drop));
+        let core = ServerCore {
+            post: Box::new(drop),
+            waits: Box::new(CoreWaits::default),
+        };
+        let started = Broker::start(config, vec![core]);
         setrlimit(Resource::Nofile, before).unwrap();
         started.map_err(|why| refused.push(why)).ok()
     });

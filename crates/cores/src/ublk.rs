@@ -25,8 +25,6 @@ pub struct NodeQueue {
     pub number: u32,
     /// The volume.
     pub volume: u16,
-    /// Queues of the node.
-    pub queues: u16,
     /// Name of the node in messages.
     pub node: String,
     /// Its ring; nothing was fetched yet.
@@ -61,7 +59,7 @@ impl CoreUblk {
             UblkControl::Attach(mut of, begun) => {
                 let fetched = fetch_first(&mut of.queue, wakes);
                 if fetched.is_ok() {
-                    core.open_ublk_queue(of.number, of.volume, of.queues);
+                    core.open_ublk_queue(of.number, of.volume);
                     self.queues.push(Served { of, closing: None });
                 }
                 // One that does not wait any more gives the node up.
