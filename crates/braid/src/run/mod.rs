@@ -66,6 +66,7 @@ mod service;
 mod stat;
 mod state;
 mod turnover;
+mod ublk;
 mod volumes;
 
 pub use address::NbdAddress;
@@ -190,6 +191,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     nvme_exports::check(&config)?;
     let host_ports = nvme_exports::bind_all(&config)?;
     let queue_sockets = queues::bind(&config, &[])?;
+    ublk::check(&config, registry.id())?;
     let mut cores = Cores::start(&config, &identity, before, &known, &told)?;
     let start = Start {
         configured,
@@ -213,6 +215,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     service.look_for_late();
     let exported = service.export_configured();
     let exported = exported.and_then(|()| service.serve_configured(host_ports, queue_sockets));
+    let exported = exported.and_then(|()| service.serve_nodes());
     let exported = exported.and_then(|()| service.discover_configured());
     let ended = exported.and_then(|()| {
         socket.serve(&service)?;
