@@ -380,6 +380,7 @@ impl Multipath {
             span: on.ios.payload(payload.token, payload.offset, payload.len),
             digest: payload.digest,
             cookie: payload.token,
+            read: None,
         }))
     }
 

@@ -51,6 +51,18 @@ pub struct Send {
     pub digest: bool,
     /// Comes back in `handle_sent`.
     pub cookie: u32,
+    /// The request that read the payload, where its device [may have
+    /// lent](Machine::may_lend) it: then it is not in the span.
+    pub read: Option<LentRead>,
+}
+
+/// Part of the payload of a request that [may be lent](Machine::may_lend).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LentRead {
+    /// Its [`DeviceRequest::id`].
+    pub id: u32,
+    /// First byte of the part in its payload.
+    pub at: u32,
 }
 
 /// Operation on a device.
@@ -288,6 +300,12 @@ pub trait Machine {
     fn start_before_ns(&self, _id: u32) -> u64 {
         u64::MAX
     }
+    /// Whether the payload of request `id`, a read, goes nowhere but into [`Send`]s that name it,
+    /// in order and each byte once: then a device that lies in memory may send its own bytes, and
+    /// leave the span as it was. It is asked when the request is output.
+    fn may_lend(&self, _id: u32) -> bool {
+        false
+    }
     /// A file that no other process uses became shorter than it was: `end` is the first byte that
     /// was not there; 0: that is not known. It may be as long again by now.
     fn handle_cut(&mut self, _device: LocalDevice, _end: u64, _now_ns: u64) {}
@@ -399,6 +417,10 @@ impl<M: Around> Machine for M {
     #[inline]
     fn start_before_ns(&self, id: u32) -> u64 {
         self.inner().start_before_ns(id)
+    }
+    #[inline]
+    fn may_lend(&self, id: u32) -> bool {
+        self.inner().may_lend(id)
     }
     fn handle_cut(&mut self, device: LocalDevice, end: u64, now_ns: u64) {
         self.inner_mut().handle_cut(device, end, now_ns);

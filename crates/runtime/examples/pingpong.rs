@@ -137,6 +137,7 @@ impl Machine for End {
             span,
             digest: false,
             cookie: 0,
+            read: None,
         }))
     }
     fn handle_sent(&mut self, _: ConnId, _: u32, _: u64) {}

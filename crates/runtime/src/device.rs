@@ -23,7 +23,8 @@
 //! many compares as are left for all gets no more, so one that hangs leaves some to the others.
 //! How many there are in all is bounded by the machine, which has one buffer for each.
 use crate::command::Commands;
-use crate::limits::{COMPARE_BYTES, COMPARES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
+use crate::lent::LentReads;
+use crate::limits::{COMPARE_BYTES, COMPARES_MAX, DIRECT_MIN, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::mailbox::Wake;
 use crate::memory::MemoryDevice;
 use crate::queues::QueueBackend;
@@ -180,6 +181,7 @@ pub(crate) struct Devices {
     /// When the sizes of such files are looked at next; `u64::MAX`: there are none.
     pub(crate) sizes_at_ns: u64,
     pub(crate) commands: Commands,
+    pub(crate) lent: LentReads,
     requests: SlotMap<FileRequest>,
     waiting: VecDeque<u32>,
     /// By device.
@@ -270,6 +272,7 @@ impl Devices {
             cuts: Vec::new(),
             sizes_at_ns,
             commands: Commands::default(),
+            lent: LentReads::default(),
             requests: SlotMap::new(FILE_OPERATIONS_MAX as u32),
             waiting: VecDeque::with_capacity(FILE_OPERATIONS_MAX),
             compares: BTreeMap::new(),
@@ -329,7 +332,7 @@ impl Devices {
     }
 
     /// Starts, or does, a request of the device numbered `device`; a change only before
-    /// `before_ns`.
+    /// `before_ns`. `may_lend`: as `Machine::may_lend`.
     ///
     /// # Panics
     /// There is no such device, or the memory doesn't have the request's length.
@@ -340,7 +343,9 @@ impl Devices {
         request: &DeviceRequest,
         extent: Extent,
         (now_ns, before_ns): (u64, u64),
+        may_lend: bool,
     ) {
+        self.lent.forget(request.id);
         let has_data = matches!(
             request.op,
             DeviceOp::Read | DeviceOp::Write { .. } | DeviceOp::Compare
@@ -361,9 +366,19 @@ impl Devices {
                 return self.begin_command(ring, request, data, before_ns);
             }
             Backend::Volatile(file) => volatile::execute(ring, file, request, data),
-            Backend::Memory(memory) => {
-                within(request, memory.bytes()).and_then(|()| memorize(ring, memory, request, data))
-            }
+            Backend::Memory(memory) => within(request, memory.bytes()).and_then(|()| {
+                if may_lend && data.len >= DIRECT_MIN {
+                    assert_eq!(
+                        request.op,
+                        DeviceOp::Read,
+                        "only data of a read may be lent"
+                    );
+                    let (offset, length) = (request.offset, request.length);
+                    self.lent.lend(request.id, memory, offset, length);
+                    return Ok(());
+                }
+                memorize(ring, memory, request, data)
+            }),
             // The clock is read again: the process may have stood still (T49).
             Backend::Queue(_) if before_ns != u64::MAX && before_ns <= os::now_ns() => {
                 Err(DeviceError::Lost)

@@ -30,6 +30,7 @@ mod device;
 mod error;
 mod file;
 mod filesystem;
+mod lent;
 pub mod limits;
 mod listen;
 mod lock;

@@ -4,17 +4,18 @@
 //! The bytes lie in stripes, each under a lock that is held for one copy. A block never crosses a
 //! stripe, so a write of one block is atomic to readers on any core (NVM command set 2.1.4), as a
 //! device's must be; a larger I/O isn't. This is the one lock on the I/O path: it stands in for the
-//! device's own arbitration, and cores meet at it only where their I/Os meet.
+//! device's own arbitration, and cores meet at it only where their I/Os meet. Stripes can be lent:
+//! while one is, changes are made to a copy that takes its place.
 use crate::RuntimeError;
 use crate::limits::{STRIPE_BYTES, STRIPES_MAX};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::Stripe;
 
 /// Memory as a device.
 #[derive(Debug)]
 pub struct MemoryDevice {
-    stripes: Box<[Mutex<Stripe>]>,
+    stripes: Box<[Mutex<Arc<Stripe>>]>,
     stripe_bytes: usize,
     bytes: u64,
 }
@@ -34,8 +35,9 @@ impl MemoryDevice {
             bytes,
             source: error.source.into(),
         })?;
+        let stripes = stripes.into_iter().map(Arc::new);
         Ok(Self {
-            stripes: stripes.into_iter().map(Mutex::new).collect(),
+            stripes: stripes.map(Mutex::new).collect(),
             stripe_bytes,
             bytes,
         })
@@ -48,8 +50,20 @@ impl MemoryDevice {
 
     /// Copies a range of the device to `data`.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
-        self.each(offset, data.len() as u64, |stripe, range, at| {
+        self.see(offset, data.len() as u64, |stripe, range, at| {
             data[at..][..range.len()].copy_from_slice(&stripe[range]);
+        });
+    }
+
+    /// Appends the stripes of a range, and the part of each, as they are now.
+    pub(crate) fn lend(
+        &self,
+        offset: u64,
+        length: u64,
+        parts: &mut Vec<(Arc<Stripe>, Range<usize>)>,
+    ) {
+        self.see(offset, length, |stripe, range, _| {
+            parts.push((Arc::clone(stripe), range));
         });
     }
 
@@ -64,7 +78,7 @@ impl MemoryDevice {
     /// Whether a range of the device has these bytes.
     pub(crate) fn is_equal(&self, offset: u64, data: &[u8]) -> bool {
         let mut equal = true;
-        self.each(offset, data.len() as u64, |stripe, range, at| {
+        self.see(offset, data.len() as u64, |stripe, range, at| {
             equal &= data[at..][..range.len()] == stripe[range];
         });
         equal
@@ -89,22 +103,49 @@ impl MemoryDevice {
         length: u64,
         mut visit: impl FnMut(&mut Stripe, Range<usize>, usize),
     ) {
-        let stripe_bytes = self.stripe_bytes as u64;
-        let end = offset + length;
-        let mut at = offset;
-        while at < end {
-            let first = (at % stripe_bytes) as usize;
-            let last = (end - at + first as u64).min(stripe_bytes) as usize;
-            visit(
-                &mut self.lock(at / stripe_bytes),
-                first..last,
-                (at - offset) as usize,
-            );
-            at += (last - first) as u64;
+        for (number, range, at) in self.parts(offset, length) {
+            let mut stripe = self.lock(number);
+            if Arc::get_mut(&mut stripe).is_none() {
+                *stripe = Arc::new(stripe.replacement());
+            }
+            let own = Arc::get_mut(&mut stripe);
+            let own = own.unwrap_or_else(|| unreachable!("a stripe is lent under its lock"));
+            visit(own, range, at);
         }
     }
 
-    fn lock(&self, stripe: u64) -> MutexGuard<'_, Stripe> {
+    /// As [`Self::each`], for what changes nothing.
+    fn see(
+        &self,
+        offset: u64,
+        length: u64,
+        mut visit: impl FnMut(&Arc<Stripe>, Range<usize>, usize),
+    ) {
+        for (number, range, at) in self.parts(offset, length) {
+            visit(&self.lock(number), range, at);
+        }
+    }
+
+    /// Number of each stripe of a range, the part of it, and that part's place in the range.
+    fn parts(
+        &self,
+        offset: u64,
+        length: u64,
+    ) -> impl Iterator<Item = (u64, Range<usize>, usize)> + use<> {
+        let stripe_bytes = self.stripe_bytes as u64;
+        let end = offset + length;
+        let mut at = offset;
+        std::iter::from_fn(move || {
+            let from = at;
+            let first = from % stripe_bytes;
+            let last = (end - from + first).min(stripe_bytes);
+            at += last - first;
+            let range = first as usize..last as usize;
+            (from < end).then_some((from / stripe_bytes, range, (from - offset) as usize))
+        })
+    }
+
+    fn lock(&self, stripe: u64) -> MutexGuard<'_, Arc<Stripe>> {
         // A panic while it was held left bytes, which are always valid.
         self.stripes[stripe as usize]
             .lock()

@@ -387,8 +387,10 @@ where
                     };
                     let (device, now) = (device_number(request.device), (self.now_ns, before_ns));
                     self.waits.handle_sent();
+                    let is_read = !request.op.is_change();
+                    let lends = is_read && self.machine.may_lend(request.id);
                     self.devices
-                        .begin(&mut self.ring, device, &request, span, now);
+                        .begin(&mut self.ring, device, &request, span, now, lends);
                     self.pulse.submits(device, self.devices.under_way());
                 }
                 Output::Extent(request) => self.devices.ask_extent(&request, self.now_ns),
@@ -599,7 +601,7 @@ mod tests {
         let extent = reactor.extent(request.span);
         reactor
             .devices
-            .begin(&mut reactor.ring, 0, &request, extent, (0, u64::MAX));
+            .begin(&mut reactor.ring, 0, &request, extent, (0, u64::MAX), false);
         reactor.stop();
         assert!(!reactor.is_drained(), "a device has its time");
         let end_ns = reactor.now_ns + DEVICES_WAIT_NS;

@@ -19,8 +19,9 @@ use crate::limits::DIRECT_MIN;
 use crate::messages::has_room;
 use crate::reactor::{Reactor, Tag};
 use engine::Machine;
-use engine::machine::{Closed, ConnId, Send};
+use engine::machine::{Closed, ConnId, LentRead, Send};
 use nvme::crc32c;
+use std::sync::Arc;
 use sys::{Completion, Errno, Message, Returned};
 
 impl<M: Machine> Reactor<M>
@@ -98,6 +99,12 @@ where
 
     /// Puts payload behind its header, and its digest behind it.
     fn append(&mut self, conn: ConnId, message: &mut Message, send: Send) {
+        if let Some(read) = send.read
+            && self.append_lent(message, send, read)
+        {
+            self.connection_mut(conn).cookies.push(send.cookie);
+            return;
+        }
         let extent = self.extent(send.span);
         let payload = self.ring.arena().bytes(extent);
         let digest = send.digest.then(|| crc32c(0, payload).to_le_bytes());
@@ -118,6 +125,25 @@ where
         } else {
             self.connection_mut(conn).cookies.push(send.cookie);
         }
+    }
+
+    /// The same for payload that its device has lent; whether it has.
+    fn append_lent(&mut self, message: &mut Message, send: Send, read: LentRead) -> bool {
+        let range = read.at as usize..read.at as usize + send.span.len as usize;
+        let mut crc = 0;
+        let is_lent = self.devices.lent.take(read.id, range, |stripe, range| {
+            if send.digest {
+                crc = crc32c(crc, &stripe[range.clone()]);
+            }
+            message.push_stripe(Arc::clone(stripe), range);
+        });
+        if is_lent {
+            self.stats.bytes_direct_out += u64::from(send.span.len);
+            if send.digest {
+                message.staging().extend_from_slice(&crc.to_le_bytes());
+            }
+        }
+        is_lent
     }
 
     /// A send ended.
@@ -218,6 +244,7 @@ mod tests {
                 span,
                 digest: false,
                 cookie: 0,
+                read: None,
             }))
         }
         fn handle_sent(&mut self, _: ConnId, _: u32, _: u64) {

@@ -8,6 +8,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Page size that locks and alignments count in; a multiple of no page size is smaller.
 pub(crate) const PAGE: usize = 4096;
@@ -82,9 +83,17 @@ impl Drop for Mapping {
 /// One piece of a region of memory; the pieces are disjoint, so each may be locked on its own.
 #[derive(Debug)]
 pub struct Stripe {
-    region: Arc<Mapping>,
-    at: usize,
-    len: usize,
+    bytes: Bytes,
+    /// Another one has its place: nobody asks for its bytes once it is dropped.
+    is_replaced: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    /// A range of a region: its first byte, and how many.
+    Mapped(Arc<Mapping>, usize, usize),
+    /// A copy. Not a mapping: a process may have only so many.
+    Copied(Box<[u8]>),
 }
 
 /// A region of `bytes` zeroes, committed as it is written, cut into pieces of `stripe_bytes` (the
@@ -106,14 +115,23 @@ pub fn stripes(bytes: u64, stripe_bytes: usize) -> Result<Vec<Stripe>, Error> {
         .ok_or(Error::new("mmap", rustix::io::Errno::NOMEM))?;
     let region = Arc::new(Mapping::new(bytes)?);
     let piece = |at| Stripe {
-        region: Arc::clone(&region),
-        at,
-        len: stripe_bytes.min(bytes - at),
+        bytes: Bytes::Mapped(Arc::clone(&region), at, stripe_bytes.min(bytes - at)),
+        is_replaced: AtomicBool::new(false),
     };
     Ok((0..bytes).step_by(stripe_bytes).map(piece).collect())
 }
 
 impl Stripe {
+    /// A copy that takes the place of this one, which others still read. Memory of this one is
+    /// given back when it is dropped.
+    pub fn replacement(&self) -> Self {
+        self.is_replaced.store(true, Ordering::Relaxed);
+        Self {
+            bytes: Bytes::Copied(self[..].into()),
+            is_replaced: AtomicBool::new(false),
+        }
+    }
+
     /// Zeroes a range and gives whole pages back to the system.
     ///
     /// # Panics
@@ -121,15 +139,32 @@ impl Stripe {
     pub fn discard(&mut self, range: Range<usize>) {
         let first = range.start.next_multiple_of(PAGE);
         let last = range.end / PAGE * PAGE;
-        if first >= last {
+        if first >= last || matches!(self.bytes, Bytes::Copied(_)) {
             self[range].fill(0);
             return;
         }
         self[range.start..first].fill(0);
         self[last..range.end].fill(0);
-        // SAFETY: `&mut self` is the only access to these bytes, which are to be zero.
-        if !unsafe { self.region.discard(self.at + first, last - first) } {
+        let is_done = match &self.bytes {
+            // SAFETY: `&mut self` is the only access to these bytes, which are to be zero.
+            Bytes::Mapped(region, at, _) => unsafe { region.discard(at + first, last - first) },
+            Bytes::Copied(_) => false,
+        };
+        if !is_done {
             self[first..last].fill(0);
+        }
+    }
+}
+
+impl Drop for Stripe {
+    fn drop(&mut self) {
+        if let Bytes::Mapped(region, at, len) = &self.bytes
+            && *self.is_replaced.get_mut()
+        {
+            // The last stripe of a region may end within a page, of which nobody has the rest.
+            let len = len.next_multiple_of(PAGE);
+            // SAFETY: who drops it is the last one that has access to these bytes.
+            unsafe { region.discard(*at, len) };
         }
     }
 }
@@ -138,18 +173,28 @@ impl Deref for Stripe {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let at = self.region.pointer(self.at, self.len);
-        // SAFETY: in the mapping (checked), initialised (zero pages), and no other stripe covers
-        // it; the borrow of `self` keeps writers out.
-        unsafe { std::slice::from_raw_parts(at, self.len) }
+        match &self.bytes {
+            Bytes::Mapped(region, at, len) => {
+                let at = region.pointer(*at, *len);
+                // SAFETY: in the mapping (checked), initialised (zero pages), and no other stripe
+                // covers it; the borrow of `self` keeps writers out.
+                unsafe { std::slice::from_raw_parts(at, *len) }
+            }
+            Bytes::Copied(bytes) => bytes,
+        }
     }
 }
 
 impl DerefMut for Stripe {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let at = self.region.pointer(self.at, self.len);
-        // SAFETY: as in `deref`; the exclusive borrow of `self` keeps everybody else out.
-        unsafe { std::slice::from_raw_parts_mut(at, self.len) }
+        match &mut self.bytes {
+            Bytes::Mapped(region, at, len) => {
+                let at = region.pointer(*at, *len);
+                // SAFETY: as in `deref`; the exclusive borrow of `self` keeps everybody else out.
+                unsafe { std::slice::from_raw_parts_mut(at, *len) }
+            }
+            Bytes::Copied(bytes) => bytes,
+        }
     }
 }
 
@@ -180,6 +225,29 @@ mod tests {
             for (at, &byte) in piece.iter().enumerate() {
                 assert_eq!(byte == 0, range.contains(&at), "byte {at} of {range:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_replacement_is_a_copy_and_the_pages_of_the_replaced_one_are_given_back() {
+        let mut pieces = stripes(8192 + 512, 8192).unwrap();
+        pieces.iter_mut().for_each(|piece| piece.fill(7));
+        for piece in pieces {
+            let Bytes::Mapped(region, at, _) = &piece.bytes else {
+                panic!("{piece:?}");
+            };
+            let (region, at) = (Arc::clone(region), *at);
+            let at = region.pointer(at, 1).cast_const();
+            let mut copy = piece.replacement();
+            copy[0] = 8;
+            // SAFETY: in the mapping, to which nobody writes.
+            let first = || unsafe { at.read_volatile() };
+            assert_eq!((first(), piece[0], copy[1]), (7, 7, 7));
+            drop(piece);
+            assert_eq!((first(), copy[0]), (0, 8));
+            let len = copy.len();
+            copy.discard(0..len - 1);
+            assert!(copy[..len - 1].iter().all(|&byte| byte == 0) && copy[len - 1] == 7);
         }
     }
 

@@ -1,18 +1,39 @@
-//! The parts of one send operation: staged bytes and arena ranges, in order.
+//! The parts of one send operation: staged bytes, ranges of the arena and of stripes, in order.
 //!
 //! # Contract
 //! The owner appends to [`Message::staging`] and calls [`Message::push`] where a range of the arena
-//! comes between the bytes staged before and after it. A message given to `Ring::send` comes back
-//! with the completion; what the kernel left is sent by giving it back once more.
+//! comes between the bytes staged before and after it, or [`Message::push_stripe`]. A message given
+//! to `Ring::send` comes back with the completion; what the kernel left is sent by giving it back
+//! once more.
+use crate::Stripe;
 use crate::arena::{Access, Arena, Extent};
 use io_uring::{opcode, squeue, types};
+use std::ops::Range;
 use std::ptr;
+use std::sync::Arc;
 
-/// Staged bytes up to `staged_to`, then `extent`.
-#[derive(Clone, Copy, Debug)]
+/// Bytes that are sent from where they lie.
+#[derive(Debug)]
+enum Payload {
+    Arena(Extent),
+    /// It is not changed while the message has it.
+    Stripe(Arc<Stripe>, Range<usize>),
+}
+
+/// Staged bytes up to `staged_to`, then the payload.
+#[derive(Debug)]
 struct Piece {
     staged_to: usize,
-    extent: Extent,
+    payload: Payload,
+}
+
+impl Piece {
+    fn extent(&self) -> Option<Extent> {
+        match self.payload {
+            Payload::Arena(extent) => Some(extent),
+            Payload::Stripe(..) => None,
+        }
+    }
 }
 
 /// A message being composed or sent.
@@ -63,14 +84,28 @@ impl Message {
 
     /// A range of the arena follows what is staged so far.
     pub fn push(&mut self, extent: Extent) {
-        self.pieces.push(Piece {
-            staged_to: self.staging.len(),
-            extent,
-        });
-        self.payload_bytes += extent.len as usize;
+        self.push_payload(Payload::Arena(extent), extent.len as usize);
     }
 
-    /// Arena ranges in it.
+    /// A range of a stripe follows what is staged so far.
+    ///
+    /// # Panics
+    /// The range is not inside the stripe.
+    pub fn push_stripe(&mut self, stripe: Arc<Stripe>, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= stripe.len());
+        let len = range.len();
+        self.push_payload(Payload::Stripe(stripe, range), len);
+    }
+
+    fn push_payload(&mut self, payload: Payload, bytes: usize) {
+        self.pieces.push(Piece {
+            staged_to: self.staging.len(),
+            payload,
+        });
+        self.payload_bytes += bytes;
+    }
+
+    /// Ranges of the arena and of stripes in it.
     pub fn extents(&self) -> usize {
         self.pieces.len()
     }
@@ -103,15 +138,13 @@ impl Message {
     }
 
     pub(crate) fn lock(&self, arena: &mut Arena) {
-        self.pieces
-            .iter()
-            .for_each(|piece| arena.lock(piece.extent, Access::Read));
+        let extents = self.pieces.iter().filter_map(Piece::extent);
+        extents.for_each(|extent| arena.lock(extent, Access::Read));
     }
 
     pub(crate) fn unlock(&self, arena: &mut Arena) {
-        self.pieces
-            .iter()
-            .for_each(|piece| arena.unlock(piece.extent, Access::Read));
+        let extents = self.pieces.iter().filter_map(Piece::extent);
+        extents.for_each(|extent| arena.unlock(extent, Access::Read));
     }
 
     /// The operation that sends what is left, with more flags of `send` than usual. Its pointers
@@ -154,8 +187,13 @@ impl Message {
         for piece in &self.pieces {
             let run = &self.staging[staged..piece.staged_to];
             push_vector(&mut self.vectors, &mut skip, run.as_ptr(), run.len());
-            let at = arena.pointer(piece.extent);
-            push_vector(&mut self.vectors, &mut skip, at, piece.extent.len as usize);
+            let (at, len) = match &piece.payload {
+                Payload::Arena(extent) => {
+                    (arena.pointer(*extent).cast_const(), extent.len as usize)
+                }
+                Payload::Stripe(stripe, range) => (stripe[range.clone()].as_ptr(), range.len()),
+            };
+            push_vector(&mut self.vectors, &mut skip, at, len);
             staged = piece.staged_to;
         }
         let run = &self.staging[staged..];
@@ -201,6 +239,7 @@ mod tests {
     #[test]
     fn pieces_are_gathered_in_order_from_where_the_kernel_stopped() {
         let arena = Arena::new(1 << 20).unwrap();
+        let stripe = Arc::new(crate::stripes(8192, 8192).unwrap().remove(0));
         let mut message = Message::new(64, 4);
         for (sent, expected) in [
             (0, vec![10, 4096, 100, 4]),
@@ -213,13 +252,20 @@ mod tests {
             message.clear();
             message.staging().extend_from_slice(&[0; 10]);
             message.push(Extent::new(0, 4096));
-            message.push(Extent::new(8192, 100));
+            message.push_stripe(Arc::clone(&stripe), 50..150);
             message.staging().extend_from_slice(&[0; 4]);
             assert_eq!((message.len(), message.extents()), (4210, 2));
             message.advance(sent);
             message.gather(&arena);
             assert_eq!(lengths(&message), expected, "after {sent}");
         }
+        assert_eq!(Arc::strong_count(&stripe), 2);
+        message.clear();
+        assert_eq!(
+            Arc::strong_count(&stripe),
+            1,
+            "a message that is done has it no more"
+        );
     }
 
     #[test]

@@ -492,6 +492,7 @@ impl NbdServer {
             span,
             digest: false,
             cookie,
+            read: None,
         };
         if let Some((span, token)) = it.half.take() {
             return Some(Some(send(span, token | SECOND_HALF)));

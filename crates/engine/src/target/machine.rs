@@ -1,9 +1,10 @@
 //! The face to the reactor.
 use super::{TargetControl, TargetEngine};
 use crate::machine::{
-    Closed, ConnId, DeviceError, DeviceExtent, Machine, Memory, Output, Place, Send, Span,
+    Closed, ConnId, DeviceError, DeviceExtent, LentRead, Machine, Memory, Output, Place, Send, Span,
 };
 use alloc::vec::Vec;
+use nvme::controller::Action;
 
 impl Machine for TargetEngine {
     type Control = TargetControl;
@@ -65,6 +66,7 @@ impl Machine for TargetEngine {
             span: self.part(conn, payload.token, payload.offset, payload.len),
             digest: payload.digest,
             cookie: payload.token,
+            read: self.lent_read(conn, payload.token, payload.offset),
         }))
     }
 
@@ -100,6 +102,11 @@ impl Machine for TargetEngine {
     /// Until keep-alive of its association expires; not at all once its connection was cut off.
     fn start_before_ns(&self, id: u32) -> u64 {
         self.start_before(id)
+    }
+
+    /// All that a host gets of a read's payload is sent, once.
+    fn may_lend(&self, id: u32) -> bool {
+        self.commands[id].action == Action::Read
     }
 
     fn handle_control(&mut self, message: TargetControl, now_ns: u64) {
@@ -192,6 +199,12 @@ impl TargetEngine {
             self.subsystem.handle_timeout(now_ns);
             self.drain(now_ns);
         }
+    }
+
+    /// Of a part of a read's payload.
+    fn lent_read(&self, conn: ConnId, token: u32, at: u32) -> Option<LentRead> {
+        let id = self.commands.find(conn.0, token)?;
+        self.may_lend(id).then_some(LentRead { id, at })
     }
 
     /// A range of a command's buffer.

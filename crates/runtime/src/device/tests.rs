@@ -37,7 +37,7 @@ fn a_compare_that_waits_for_scratch_memory_holds_up_nothing_behind_it() {
             length: 4096,
             span,
         };
-        devices.begin(ring, 0, &request, extent, (0, u64::MAX));
+        devices.begin(ring, 0, &request, extent, (0, u64::MAX), false);
     };
     // One device alone gets half of the memory.
     let half = COMPARES_MAX / 2;
@@ -83,7 +83,7 @@ fn t52_compares_of_a_hung_file_leave_memory_to_others() {
             span: Span { at: 0, len: 4096 },
         };
         let extent = Extent::new(0, 4096);
-        devices.begin(ring, device.into(), &request, extent, (0, u64::MAX));
+        devices.begin(ring, device.into(), &request, extent, (0, u64::MAX), false);
     };
     let out = |devices: &Devices| {
         let all = (0..3).map(|it| devices.compares.get(&LocalDevice(it)));
@@ -136,7 +136,7 @@ fn not_supported_to_read_is_a_failed_transfer() {
     ] {
         let (mut devices, mut ring) = devices(written_file("unsupported").without_holes());
         let extent = Extent::new(0, 4096);
-        devices.begin(&mut ring, 0, &request(op), extent, (0, u64::MAX));
+        devices.begin(&mut ring, 0, &request(op), extent, (0, u64::MAX), false);
         // Of a write the ring may say that it can't do it without waiting; a worker means it.
         devices.requests[0].by_workers |= op.is_change();
         let ended = devices.handle(&mut ring, 0, Err(Errno::OPNOTSUPP), NOW);
@@ -210,7 +210,7 @@ fn end_changed(
 fn run(of: &mut (Devices, Ring), op: DeviceOp, before: [u64; 2]) -> Result<(), DeviceError> {
     let (devices, ring) = of;
     let extent = Extent::new(0, 4096);
-    devices.begin(ring, 0, &request(op), extent, (0, before[0]));
+    devices.begin(ring, 0, &request(op), extent, (0, before[0]), false);
     let result = end(devices, ring, before[1]);
     assert!(devices.is_idle() && devices.in_flight == 0 && !ring.arena().is_busy(extent));
     result
@@ -254,7 +254,7 @@ fn t52_a_blocking_file_is_never_on_the_ring() {
     let write = DeviceOp::Write { fua: false };
     for op in [write, DeviceOp::Flush, DeviceOp::Compare, DeviceOp::Read] {
         let extent = Extent::new(0, 4096);
-        of.0.begin(&mut of.1, 0, &request(op), extent, (0, u64::MAX));
+        of.0.begin(&mut of.1, 0, &request(op), extent, (0, u64::MAX), false);
         assert_eq!(of.1.in_flight(), 0, "{op:?}");
         assert_eq!(end(&mut of.0, &mut of.1, u64::MAX), Ok(()));
     }
@@ -307,7 +307,14 @@ fn deallocate_that_a_file_system_refuses_writes_zeroes() {
             length: LENGTH as u64,
             ..request(op)
         };
-        devices.begin(&mut ring, 0, &request, Extent::default(), (0, u64::MAX));
+        devices.begin(
+            &mut ring,
+            0,
+            &request,
+            Extent::default(),
+            (0, u64::MAX),
+            false,
+        );
         let mut refused = 0;
         let result = end_changed(&mut devices, &mut ring, u64::MAX, |result| {
             if refused == 2 {
@@ -329,7 +336,14 @@ fn deallocate_that_a_file_system_refuses_writes_zeroes() {
     // Where nothing is to be freed, a file system that is full says so at once.
     let (mut devices, mut ring) = devices(written_file("full"));
     let op = DeviceOp::WriteZeroes { deallocate: false };
-    devices.begin(&mut ring, 0, &request(op), Extent::default(), (0, u64::MAX));
+    devices.begin(
+        &mut ring,
+        0,
+        &request(op),
+        Extent::default(),
+        (0, u64::MAX),
+        false,
+    );
     let full = end_changed(&mut devices, &mut ring, u64::MAX, |_| Err(Errno::NOSPC));
     assert_eq!(full, Err(DeviceError::Full));
 }
@@ -351,7 +365,14 @@ fn write_zeroes_does_not_punch_where_a_hole_may_keep_data() {
         assert_eq!(promises, (!blocks, !blocks));
         let (mut devices, mut ring) = devices(file);
         let op = DeviceOp::WriteZeroes { deallocate: true };
-        devices.begin(&mut ring, 0, &request(op), Extent::default(), (0, u64::MAX));
+        devices.begin(
+            &mut ring,
+            0,
+            &request(op),
+            Extent::default(),
+            (0, u64::MAX),
+            false,
+        );
         let begun = devices.requests.iter().map(|(_, it)| it.step);
         let how = match blocks {
             false => Allocate::PunchHole,

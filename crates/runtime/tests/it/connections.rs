@@ -173,6 +173,7 @@ fn t09_aborting_resets_and_sends_nothing_more() {
         span: payload,
         digest: false,
         cookie: 5,
+        read: None,
     };
     for _ in 0..16 {
         recording.command(Command::Say(C0, vec![0; 8], Some(send)));

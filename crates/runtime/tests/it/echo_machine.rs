@@ -227,6 +227,7 @@ impl Machine for Echo {
             span,
             digest: flags(&header) & DIGEST != 0,
             cookie: buffer,
+            read: None,
         }))
     }
     fn handle_sent(&mut self, _: ConnId, cookie: u32, _: u64) {

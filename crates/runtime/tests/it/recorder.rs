@@ -65,6 +65,9 @@ impl Recorder {
     }
 }
 
+/// Request whose data only go into messages.
+pub const LENT: u32 = 78;
+
 impl Machine for Recorder {
     type Control = Command;
 
@@ -126,6 +129,9 @@ impl Machine for Recorder {
     }
     fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, _: u64) {
         self.tell(Event::Device(id, result));
+    }
+    fn may_lend(&self, id: u32) -> bool {
+        id == LENT
     }
     fn handle_control(&mut self, command: Command, _: u64) {
         match command {

@@ -1,9 +1,12 @@
 //! Sending: copied and direct payload, order, digests, back-pressure, when `handle_sent` comes.
 use crate::connections::accepted;
-use crate::recorder::{Command, Event, span};
-use engine::machine::{Closed, ConnId, Send};
+use crate::recorder::{Command, Event, LENT, Options, Recording, span};
+use engine::machine::*;
 use nvme::crc32c;
+use runtime::{Device, MemoryDevice};
 use std::io::Read;
+use std::net::TcpStream;
+use std::sync::Arc;
 
 const C0: ConnId = ConnId(0);
 
@@ -21,6 +24,7 @@ fn headers_payload_and_digests_leave_in_order() {
             span: source,
             digest: cookie % 2 == 0,
             cookie: cookie as u32,
+            read: None,
         };
         recording.command(Command::Say(C0, vec![0xaa; 24], Some(send)));
         let data = vec![cookie as u8 + 1; len as usize];
@@ -63,6 +67,7 @@ fn t10_payload_that_may_still_be_read_is_reported_before_the_end_only() {
             span: span(0, 4 << 20),
             digest: false,
             cookie,
+            read: None,
         };
         recording.command(Command::Say(C0, vec![0; 8], Some(send)));
     }
@@ -101,6 +106,7 @@ fn a_peer_that_does_not_read_bounds_what_is_staged() {
             span: span(0, 16000),
             digest: false,
             cookie,
+            read: None,
         };
         recording.command(Command::Say(C0, Vec::new(), Some(send)));
     }
@@ -115,4 +121,65 @@ fn a_peer_that_does_not_read_bounds_what_is_staged() {
     for cookie in early..count {
         recording.expect(Event::Sent(C0, cookie));
     }
+}
+
+/// Data that a device in memory lends are sent from where they lie, as they were when read.
+#[test]
+fn lent_data_are_sent_as_they_were_when_they_were_read() {
+    const LEN: u32 = 256 << 10;
+    // Not where a stripe begins.
+    const OFFSET: u64 = 4096;
+    let memory = Arc::new(MemoryDevice::new(1 << 20).unwrap());
+    let old = |stripe: &mut sys::Stripe, range: std::ops::Range<usize>, _| stripe[range].fill(5);
+    memory.each(OFFSET, LEN.into(), old);
+    let (recording, address) = Recording::listening(Options {
+        devices: vec![Device::Memory(memory)],
+        ..Options::default()
+    });
+    let mut peer = TcpStream::connect(address).unwrap();
+    recording.expect(Event::Accepted(0, C0));
+    recording.command(Command::Output(Output::Device(DeviceRequest {
+        id: LENT,
+        device: LocalDevice(0),
+        op: DeviceOp::Read,
+        offset: OFFSET,
+        length: LEN.into(),
+        span: span(0, LEN),
+    })));
+    recording.expect(Event::Device(LENT, Ok(())));
+    recording.command(Command::Fill(span(1 << 20, LEN), 9));
+    let written = recording.device(
+        DeviceOp::Write { fua: false },
+        OFFSET,
+        LEN.into(),
+        span(1 << 20, LEN),
+    );
+    assert_eq!(written, Ok(()));
+    let mut expected = Vec::new();
+    for (cookie, at, len) in [(1, 0, 100_000), (2, 100_000, LEN - 100_000)] {
+        let send = Send {
+            span: span(at.into(), len),
+            digest: true,
+            cookie,
+            read: Some(LentRead { id: LENT, at }),
+        };
+        recording.command(Command::Say(C0, vec![0xaa; 24], Some(send)));
+        let data = vec![5; len as usize];
+        expected.extend_from_slice(&[0xaa; 24]);
+        expected.extend_from_slice(&data);
+        expected.extend_from_slice(&crc32c(0, &data).to_le_bytes());
+    }
+    let mut read = vec![0; expected.len()];
+    peer.read_exact(&mut read).unwrap();
+    assert!(read == expected);
+    recording.expect(Event::Sent(C0, 1));
+    recording.expect(Event::Sent(C0, 2));
+    assert!(
+        recording.data(span(0, LEN)).iter().all(|&byte| byte == 0),
+        "it was copied"
+    );
+    // The device has what was written since.
+    let read = recording.device(DeviceOp::Read, OFFSET, LEN.into(), span(0, LEN));
+    assert_eq!(read, Ok(()));
+    assert!(recording.data(span(0, LEN)).iter().all(|&byte| byte == 9));
 }

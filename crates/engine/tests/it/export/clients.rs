@@ -255,6 +255,7 @@ impl Machine for Clients {
             span: self.span(conn.0 as usize, payload.token, payload.offset, payload.len),
             digest: false,
             cookie: payload.token,
+            read: None,
         }))
     }
     fn handle_sent(&mut self, conn: ConnId, cookie: u32, _: u64) {

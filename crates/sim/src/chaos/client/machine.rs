@@ -63,6 +63,7 @@ impl Machine for Client {
             span: self.span(conn.0 as usize, payload.token, payload.offset, payload.len),
             digest: payload.digest,
             cookie: payload.token,
+            read: None,
         }))
     }
     fn handle_sent(&mut self, conn: ConnId, cookie: u32, _: u64) {
