@@ -3,12 +3,14 @@
 //! ```text
 //! cargo build --profile dist -p braid-broker --example queue_cost
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
-//!     --toggle-collect='queue_cost::measured*' target/dist/examples/queue_cost [memory|file] [write]
+//!     --toggle-collect='queue_cost::measured*' \
+//!     target/dist/examples/queue_cost [memory|file] [write]
 //! ```
 //! A mediated queue of kind `user_poll` over a null namespace, memory or a device of the engine has
-//! 32 commands in flight. Turns of the server are counted: its queue, the engine's turn, its mailbox
-//! and its news; of a device there is no reactor. Where payload is copied, that is counted too. The
-//! count that callgrind prints, divided by the commands that this program prints, is the result.
+//! 32 commands in flight. Turns of the server are counted: its queue, the engine's turn, its
+//! mailbox and its news; of a device there is no reactor. Where payload is copied, that is counted
+//! too. The count that callgrind prints, divided by the commands that this program prints, is the
+//! result.
 use broker::local::{Local, LocalNamespace};
 use broker::room::Room;
 use broker::{Config, Grant, Rights, Trust};

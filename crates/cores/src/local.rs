@@ -79,7 +79,7 @@ impl LocalServer {
             let stop = ExportControl::Stop(STOP_NS);
             handle.sender().send(RunControl::Export(stop));
         }
-        // What a core still has would be waited for without end.
+        // Requests that a core still has would be waited for without end.
         served?;
         self.await_cores()?;
         for handle in self.handles.drain(..) {

@@ -8,12 +8,12 @@
 //! device flushes for all that ask, by one request at a time: those that ask meanwhile wait for the
 //! next one. A failure fails all that waited, and counts ([`Locals::times_given_up`]).
 //!
-//! A change starts within [`START_WITHIN_NS`] of the time at which it was allowed, or is asked about
-//! anew ([`Locals::start_before_ns`]): a process that stood still executes nothing whose client has
-//! let go meanwhile (T9, T49).
+//! A change starts within [`START_WITHIN_NS`] of the time at which it was allowed, or is asked
+//! about anew ([`Locals::start_before_ns`]): a process that stood still executes nothing whose
+//! client has let go meanwhile (T9, T49).
 //!
-//! The end ([`Locals::stop`]): each device that may have been written is flushed; one that can't be,
-//! or lost writes of which no client heard, is named by [`HostEvent::Unflushed`].
+//! The end ([`Locals::stop`]): each device that may have been written is flushed; one that can't
+//! be, or lost writes of which no client heard, is named by [`HostEvent::Unflushed`].
 //!
 //! # Limits
 //! [`LOCAL_IO_MAX`] I/Os of all devices, each of which has its part: one that hangs leaves the rest
@@ -192,7 +192,7 @@ impl Locals {
         let local = &mut self.all[at];
         assert!(!local.is_flushing, "{}: it is flushed", local.config.name);
         local.is_flushing = true;
-        let id = MARK | FLUSHES + at as u32;
+        let id = MARK | (FLUSHES + at as u32);
         self.requests
             .push_back(device::flush(local.config.device, id));
     }

@@ -109,8 +109,8 @@ pub fn list() -> anyhow::Result<String> {
         }
     }
     text.push_str(
-        "train:N, validation:N, test:N, wide@SEED:N\n  N random worlds of each family; train-7 is one \
-         of them\n",
+        "train:N, validation:N, test:N, wide@SEED:N\n  N random worlds of each family; train-7 is \
+         one of them\n",
     );
     Ok(text)
 }

@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! The sets never share a world: each has its own sequence. A design is tried on `train`, chosen
-//! on `validation`, and run once on `test`. `wide@SEED` is a set for each seed, of [worlds nearer to
-//! real machines](wide): any seed that was not used before gives fresh ones.
+//! on `validation`, and run once on `test`. `wide@SEED` is a set for each seed, of [worlds nearer
+//! to real machines](wide): any seed that was not used before gives fresh ones.
 use super::scenario::Scenario;
 use policy::Ana;
 use shape::Random;

@@ -445,7 +445,6 @@ impl Service {
                 let of = NodeQueue {
                     number: inner.queues_ever,
                     volume: wanted.volume,
-                    queues: info.queues,
                     node: path.clone(),
                     queue,
                 };

@@ -22,7 +22,7 @@ pub const EVERYTHING: Grant = Grant {
     memory_max: u64::MAX,
 };
 
-/// What a server is started with.
+/// Everything that a server is started with.
 pub struct Setup {
     pub config: Config,
     pub namespaces: Vec<LocalNamespace>,

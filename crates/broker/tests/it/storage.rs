@@ -103,7 +103,7 @@ fn t09_writes_that_wait_are_not_executed_when_their_client_lets_go() {
     }
 }
 
-/// What the device still has of a client that died comes first.
+/// Writes that the device still has of a client that died come first.
 #[test]
 fn t09_write_of_the_next_client_waits_for_what_is_under_way() {
     let (mut room, disks) = room(|_| {});

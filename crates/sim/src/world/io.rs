@@ -136,8 +136,8 @@ impl World<'_> {
         self.queue.push(at_ns, Event::Arrive(self.ticket(index)));
     }
 
-    /// When a message arrives that would at `at_ns`, were no packet lost on its connection: later if
-    /// one of its own is lost, and never before those sent ahead of it.
+    /// When a message arrives that would at `at_ns`, were no packet lost on its connection: later
+    /// if one of its own is lost, and never before those sent ahead of it.
     fn delivered_ns(&mut self, slot: &Slot, back: usize, bytes: u32, at_ns: u64) -> u64 {
         let path = usize::from(slot.path);
         let (plan, link) = (&self.plan.paths[path], &mut self.paths[path]);

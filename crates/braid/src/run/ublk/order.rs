@@ -78,7 +78,7 @@ pub fn params(info: &VolumeInfo, read_only: bool, request_bytes: u32) -> Result<
         return Err(format!("blocks of {shown}: a node has 512 B to 4 KiB"));
     }
     Ok(Params {
-        is_read_only: read_only,
+        is_read_only: read_only || info.read_only,
         is_rotational: false,
         // Some device below may have one: a flush that was not needed costs little.
         has_volatile_cache: true,
@@ -178,6 +178,7 @@ mod tests {
         bytes: 1 << 30,
         block_shift: 12,
         transfer_max: 1 << 20,
+        read_only: false,
     };
 
     fn there(state: u16) -> Info {
