@@ -54,8 +54,8 @@ impl EngineNamespace {
         self.number
     }
 
-    /// Its device is ready, or has another size: for queues that are opened from now on. `None`: it
-    /// can't be used.
+    /// Its device is ready, which all queues see, or has another size: for queues that are opened
+    /// from now on. `None`: it can't be used.
     pub fn set_shape(&self, shape: Option<Shape>) {
         *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = shape;
     }

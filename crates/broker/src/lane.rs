@@ -13,7 +13,7 @@
 use crate::limits::{BATCH, TURN_BYTES};
 use crate::transfer::{Door, Memories, Region};
 use crate::zeroing::Zeroing;
-use crate::{Namespace, Store, Trust};
+use crate::{Grant, Namespace, Store, Trust};
 use nvme::queue::check::{self, Checked, Order};
 use nvme::queue::{CqProducer, Entry, Misbehaved, SqConsumer};
 use nvme::wire::{Cqe, Status, dsm};
@@ -90,7 +90,8 @@ pub struct Parts {
     pub data: Option<Region>,
     /// As they were when it was opened.
     pub namespaces: Arc<[Namespace]>,
-    pub views: Vec<Option<check::Namespace>>,
+    /// Rights of its client.
+    pub grant: Grant,
     pub trust: Trust,
     pub tally: Arc<Tally>,
 }
@@ -106,6 +107,8 @@ pub struct Lane {
     sqid: u16,
     memories: Memories,
     namespaces: Arc<[Namespace]>,
+    grant: Grant,
+    /// `None`: it may not be used, or was not ready when it was looked at.
     views: Vec<Option<check::Namespace>>,
     trust: Trust,
     interrupt: Option<Wire>,
@@ -164,8 +167,9 @@ impl Lane {
             cq: CqProducer::new(layout.cq()),
             sqid: header.number as u16,
             memories,
+            views: parts.grant.views(&parts.namespaces),
             namespaces: parts.namespaces,
-            views: parts.views,
+            grant: parts.grant,
             trust: parts.trust,
             interrupt: parts.interrupt.map(|(interrupt, coalescing)| Wire {
                 interrupt,
@@ -311,6 +315,18 @@ impl Lane {
         1
     }
 
+    /// Whether a namespace is ready that was not when it was looked at.
+    #[cold]
+    fn finds_ready(&mut self) -> bool {
+        let before = self.views.iter().flatten().count();
+        let now = self.grant.views(&self.namespaces);
+        for (view, now) in self.views.iter_mut().zip(now) {
+            // A size that has changed is that of queues that are opened from now on.
+            *view = view.or(now);
+        }
+        self.views.iter().flatten().count() > before
+    }
+
     /// How many commands are fetched now: there is room for what they will be answered.
     #[inline]
     fn admit(&mut self) -> Result<u16, Misbehaved> {
@@ -331,7 +347,12 @@ impl Lane {
         namespaces: &[Namespace],
         engine: &mut impl Executor,
     ) -> Result<Begun, Status> {
-        let checked = check::check(entry, &self.views, TRANSFER_MAX, self.trust)?;
+        let checked = match check::check(entry, &self.views, TRANSFER_MAX, self.trust) {
+            Err(_) if self.finds_ready() => {
+                check::check(entry, &self.views, TRANSFER_MAX, self.trust)?
+            }
+            checked => checked?,
+        };
         if checked.data > 0 {
             self.memories.look_up(entry, checked.data, self.trust)?;
         }

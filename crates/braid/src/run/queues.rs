@@ -234,7 +234,7 @@ impl State {
         })
     }
 
-    /// A volume is ready, or has another size: queues that are opened from now on have that.
+    /// A volume is ready, or has another size: see [`EngineNamespace::set_shape`].
     pub fn shape_queues(&self, volume: u16, info: &VolumeInfo) {
         let all = self.queues.iter().flat_map(|it| &it.namespaces);
         for it in all.filter(|it| it.volume == volume) {

@@ -1,6 +1,7 @@
 //! A lane turn by turn, under a clock of the test's: what one turn does, what it leaves, when it
 //! interrupts, and what it does not do any more when its client has let go.
 use super::*;
+use crate::{EngineNamespace, Shape};
 use nvme::queue::{CqConsumer, SqProducer};
 use nvme::wire::sqe::nvm;
 use queue::layout::{SHAPES, region_address};
@@ -65,7 +66,6 @@ impl Stage {
             Some(_) => Kind::UserIrq,
             None => Kind::UserPoll,
         };
-        let blocks = BYTES as u64 / 4096;
         let lane = Lane::new(Parts {
             id: 7,
             header: Header {
@@ -84,14 +84,8 @@ impl Stage {
                 at: 0,
                 len: 1 << 20,
             }),
-            namespaces: Arc::from([]),
-            views: vec![Some(check::Namespace {
-                block_shift: 12,
-                blocks,
-                first: 0,
-                end: blocks,
-                read_only: false,
-            })],
+            namespaces: Arc::from(&namespaces[..]),
+            grant: Grant::whole(),
             trust: Trust::Mediated,
             tally: Arc::clone(&tally),
         });
@@ -145,6 +139,49 @@ impl Stage {
 
     fn interrupts(&self) -> u64 {
         self.tally.interrupts.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts requests to an engine.
+#[derive(Default)]
+struct Counted(u32);
+
+impl Executor for Counted {
+    fn begin(&mut self, _: Job, _: Work, _: &Memories) {
+        self.0 += 1;
+    }
+    fn cancel(&mut self, _: usize, _: Option<u16>) -> u32 {
+        0
+    }
+    fn take_copied(&mut self, _: usize) -> u64 {
+        0
+    }
+}
+
+/// An application may open a queue while the engine starts.
+#[test]
+fn volume_that_is_ready_later_is_used_by_a_queue_that_was_there_before() {
+    let mut stage = Stage::new(None);
+    let volume = Arc::new(EngineNamespace::new(0, "v0".into()));
+    let namespace = Namespace {
+        store: Store::Engine(Arc::clone(&volume)),
+        ..stage.namespaces[0].clone()
+    };
+    stage.namespaces = vec![namespace.clone()];
+    stage.lane.namespaces = Arc::from([namespace]);
+    stage.lane.views = vec![None];
+    let mut engine = Counted::default();
+    for (is_ready, begun) in [(false, 0), (true, 1)] {
+        volume.set_shape(is_ready.then_some(Shape {
+            block_shift: 12,
+            blocks: 16,
+            read_only: false,
+        }));
+        stage.push(nvm::READ, 0, 4096);
+        stage.lane.turn(0, &stage.namespaces, &mut engine);
+        let refused = stage.cq.take(&stage.memory);
+        let refused = refused.is_some_and(|it| it.status.is(Status::INVALID_NAMESPACE));
+        assert_eq!((refused, engine.0), (!is_ready, begun));
     }
 }
 

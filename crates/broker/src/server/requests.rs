@@ -82,7 +82,7 @@ impl Server {
             interrupt: made.interrupt,
             data: made.data,
             namespaces: Arc::clone(&self.namespaces),
-            views: grant.views(&self.config.namespaces),
+            grant,
             trust: self.config.trust,
             tally: Arc::clone(&tally),
         });

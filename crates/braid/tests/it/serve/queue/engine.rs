@@ -76,9 +76,7 @@ impl Volumes {
         wait_until(|| {
             let mut queue = Queue::open(&self.socket(), &Options::default()).ok()?;
             let known = ALL.iter().all(|it| queue.namespace(it.0).is_ok());
-            drop(queue);
-            // It may have been opened before the last of them was ready.
-            known.then(|| Queue::open(&self.socket(), &Options::default()).unwrap())
+            known.then_some(queue)
         })
     }
 }
