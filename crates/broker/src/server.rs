@@ -14,8 +14,8 @@ use crate::session::{Brought, Ear, Reply};
 use crate::transfer::Region;
 use nvme::queue::Misbehaved;
 use queue::protocol::{Answer, Operation, Request, VERSION};
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -454,6 +454,28 @@ impl Server {
         }
     }
 
+    /// Connections with a queue that have ended leave, though their ears have not said so yet: who
+    /// opens a queue now may be the next one of a client that is gone, and come to another core
+    /// (T9).
+    fn notice_ends(&mut self) {
+        let all = self.sessions.iter().filter(|(_, it)| it.queue.is_some());
+        let all: Vec<_> = all.map(|(id, it)| (*id, Arc::clone(&it.socket))).collect();
+        let polled = all
+            .iter()
+            .map(|(_, socket)| PollFd::new(&**socket, PollFlags::RDHUP));
+        let mut polled: Vec<_> = polled.collect();
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        while let Err(Errno::INTR) = poll(&mut polled, Some(&now)) {}
+        let ended = polled.iter().map(|it| !it.revents().is_empty());
+        let ended: Vec<_> = ended.zip(&all).filter(|it| it.0).collect();
+        for (_, (id, _)) in ended {
+            self.leave(*id);
+        }
+    }
+
     fn leave(&mut self, id: u64) {
         if let Some(session) = self.sessions.remove(&id)
             && let Some(queue) = session.queue
@@ -487,6 +509,9 @@ impl Server {
         let Some(mut session) = self.sessions.remove(&id) else {
             return;
         };
+        if self.cores.len() > 1 && request.operation == Some(Operation::Open) {
+            self.notice_ends();
+        }
         let mut answer = Answer::to(request);
         let outcome = self.answer(id, &mut session, request, brought, &mut answer);
         let has_queue = session.queue.is_some();

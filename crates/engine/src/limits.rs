@@ -160,8 +160,9 @@ pub const EXPLAIN_PAUSE_NS: u64 = 5_000_000;
 pub const MIRRORS_MAX: usize = 256;
 /// Local devices of a core without paths.
 pub const LOCALS_MAX: usize = 64;
-/// I/Os of all of them in flight.
-pub const LOCAL_IO_MAX: u32 = 8192;
+/// I/Os of all of them in flight: with a flush of each, as many requests as a reactor has for files
+/// at a time, so that one that hangs never takes the places of the others (T52).
+pub const LOCAL_IO_MAX: u32 = 512 - LOCALS_MAX as u32;
 /// How long after a change of a local device was allowed it may start, ns: a fraction of the time
 /// for which hosts of a lost queue hold its writes (`quiesce_time`).
 pub const START_WITHIN_NS: u64 = 1_000_000_000;

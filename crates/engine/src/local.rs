@@ -81,6 +81,8 @@ struct LocalIo {
     at: usize,
     cookie: u64,
     is_change: bool,
+    /// A write that is to be durable.
+    is_fua: bool,
 }
 
 /// See the module.
@@ -171,6 +173,7 @@ impl Locals {
             at,
             cookie: io.cookie,
             is_change,
+            is_fua: matches!(io.op, IoOp::Write { fua: true }),
         });
         let slot = slot.index();
         match io.op {
@@ -215,7 +218,14 @@ impl Locals {
 
     fn end(&mut self, slot: u32, outcome: Outcome) {
         let io = self.ios.remove(self.ios.key(slot));
-        self.all[io.at].in_flight -= 1;
+        let local = &mut self.all[io.at];
+        local.in_flight -= 1;
+        let is_over = !matches!(outcome, Outcome::Busy { .. } | Outcome::PathError);
+        if io.is_fua && is_over && !outcome.is_done() {
+            // It flushes the file, and so took the report of other writes that failed.
+            local.given_up = local.given_up.wrapping_add(1);
+            local.is_unreported = true;
+        }
         self.done.push_back(ended(io.cookie, outcome));
     }
 
@@ -232,7 +242,7 @@ impl Locals {
             true => outcome,
             false => Outcome::MediaError,
         };
-        if !outcome.is_done() && !is_lost {
+        if !outcome.is_done() {
             local.given_up = local.given_up.wrapping_add(1);
         }
         if let Some(left) = &mut self.stopping {
@@ -424,7 +434,32 @@ mod tests {
             flush_once(&mut locals, Ok(()));
             assert_eq!(done(&mut locals), [(1, want)]);
         }
-        assert_eq!(locals.times_given_up(0), 0, "nothing else was lost");
+        assert_eq!(
+            locals.times_given_up(0),
+            1,
+            "whose flush it was may be asked again"
+        );
+    }
+
+    /// The system reports a failed write once, and this one's flush may have taken the report of
+    /// another one.
+    #[test]
+    fn t13_durable_write_that_fails_fails_the_next_flush() {
+        let mut locals = locals(1);
+        for (fua, fails) in [(false, false), (true, true)] {
+            locals.submit(0, &io(IoOp::Write { fua }, 1)).unwrap();
+            let [(_, id)] = asked(&mut locals)[..] else {
+                unreachable!("one write");
+            };
+            locals.handle_device(id, Err(DeviceError::Os(5)));
+            assert_eq!(done(&mut locals), [(1, Outcome::MediaError)]);
+            for want in [fails, false] {
+                locals.submit(0, &io(IoOp::Flush, 2)).unwrap();
+                flush_once(&mut locals, Ok(()));
+                let told = done(&mut locals) == [(2, Outcome::MediaError)];
+                assert_eq!(told, want);
+            }
+        }
     }
 
     #[test]

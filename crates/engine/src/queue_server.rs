@@ -572,6 +572,7 @@ impl QueueServer {
 
     fn end(&mut self, devices: &mut Devices, id: u32) {
         let it = &mut self.requests[id];
+        let was_flushed = it.pipeline.stage() == Stage::Flush;
         let outcome = it.pipeline.end(id, devices, &mut self.slots);
         let is_read = matches!(it.of.op, QueueOp::Read);
         let verdict = it.verdict;
@@ -588,6 +589,8 @@ impl QueueServer {
             if self.learns_of_loss(devices, id) && status.is_success() {
                 status = LOSS;
             }
+            self.requests[id].is_failed_flush = !status.is_success();
+        } else if was_flushed {
             self.requests[id].is_failed_flush = !status.is_success();
         }
         self.ended(id, status);
@@ -626,6 +629,8 @@ impl QueueServer {
         let it = &mut self.requests[id];
         assert_eq!(it.phase, Phase::Ended, "request {id} has not ended");
         if it.is_failed_flush {
+            // That of a change tells of nothing but that change.
+            let is_heard = is_heard && matches!(it.of.op, QueueOp::Flush { .. });
             devices.flush_failed_for(it.pipeline.device(), is_heard);
         }
         if it.loans > 0 {
