@@ -373,9 +373,10 @@ impl Devices {
                         DeviceOp::Read,
                         "only data of a read may be lent"
                     );
-                    let (offset, length) = (request.offset, request.length);
-                    self.lent.lend(request.id, memory, offset, length);
-                    return Ok(());
+                    let (id, offset, length) = (request.id, request.offset, request.length);
+                    if self.lent.lend(id, memory, offset, length) {
+                        return Ok(());
+                    }
                 }
                 memorize(ring, memory, request, data)
             }),

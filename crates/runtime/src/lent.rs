@@ -5,6 +5,11 @@
 //! copy, which takes its place (`memory`). A read's stripes go to the messages that send them;
 //! those that are never sent, because their connection has ended, stay until another request has
 //! the number.
+//!
+//! # Limits
+//! [`LENT_READS_MAX`] at a time, of devices whose stripes have the usual size: a change of a lent
+//! stripe copies all of it.
+use crate::limits::LENT_READS_MAX;
 use crate::memory::MemoryDevice;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,12 +27,22 @@ pub(crate) struct LentReads {
 }
 
 impl LentReads {
-    /// Keeps what the device has there, for request `id`.
-    pub(crate) fn lend(&mut self, id: u32, device: &MemoryDevice, offset: u64, length: u64) {
+    /// Keeps what the device has there, for request `id`; whether it does.
+    pub(crate) fn lend(
+        &mut self,
+        id: u32,
+        device: &MemoryDevice,
+        offset: u64,
+        length: u64,
+    ) -> bool {
+        if self.reads.len() >= LENT_READS_MAX || device.has_large_stripes() {
+            return false;
+        }
         let mut parts = self.spare.pop().unwrap_or_default();
         device.lend(offset, length, &mut parts);
         let old = self.reads.insert(id, parts);
         assert!(old.is_none(), "request {id} is another one's");
+        true
     }
 
     /// Another request has the number.
@@ -91,7 +106,7 @@ mod tests {
         let offset = STRIPE_BYTES as u64 / 2;
         device.write(offset, &vec![1; length]);
         let mut lent = LentReads::default();
-        lent.lend(7, &device, offset, length as u64);
+        assert!(lent.lend(7, &device, offset, length as u64));
         device.write(offset, &vec![2; length]);
         device.discard(offset, 4096);
         let mut now = vec![0; length];
@@ -111,8 +126,23 @@ mod tests {
     fn another_request_with_the_number_is_not_taken_for_it() {
         let device = MemoryDevice::new(STRIPE_BYTES as u64).unwrap();
         let mut lent = LentReads::default();
-        lent.lend(1, &device, 0, 4096);
+        assert!(lent.lend(1, &device, 0, 4096));
         lent.forget(1);
         assert_eq!(bytes(&mut lent, 1, 0..4096), None);
+    }
+
+    #[test]
+    fn many_reads_and_large_stripes_are_not_lent() {
+        let device = MemoryDevice::new(STRIPE_BYTES as u64).unwrap();
+        let mut lent = LentReads::default();
+        for id in 0..LENT_READS_MAX as u32 {
+            assert!(lent.lend(id, &device, 0, 4096));
+        }
+        assert!(!lent.lend(u32::MAX, &device, 0, 4096));
+        lent.forget(3);
+        assert!(lent.lend(u32::MAX, &device, 0, 4096));
+        lent.forget(4);
+        let large = MemoryDevice::new(1 << 40).unwrap();
+        assert!(!lent.lend(4, &large, 0, 4096));
     }
 }

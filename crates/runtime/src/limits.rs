@@ -81,6 +81,8 @@ pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 /// Bytes of a memory device under one lock: large enough that most I/Os take one, small enough that
 /// cores rarely meet.
 pub const STRIPE_BYTES: usize = 64 << 10;
+/// Reads of memory devices whose data are lent at a time; others are copied.
+pub const LENT_READS_MAX: usize = 1024;
 /// Stripes of a memory device; larger devices have larger stripes.
 pub const STRIPES_MAX: u64 = 128 << 10;
 /// A wait that took longer was a sleep, and not only a call.

@@ -55,6 +55,11 @@ impl MemoryDevice {
         });
     }
 
+    /// Whether its stripes are larger than usual.
+    pub(crate) fn has_large_stripes(&self) -> bool {
+        self.stripe_bytes > STRIPE_BYTES
+    }
+
     /// Appends the stripes of a range, and the part of each, as they are now.
     pub(crate) fn lend(
         &self,
