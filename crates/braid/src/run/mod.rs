@@ -66,7 +66,6 @@ mod service;
 mod stat;
 mod state;
 mod turnover;
-mod ublk;
 mod volumes;
 
 pub use address::NbdAddress;
@@ -191,7 +190,6 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     nvme_exports::check(&config)?;
     let host_ports = nvme_exports::bind_all(&config)?;
     let queue_sockets = queues::bind(&config, &[])?;
-    ublk::check(&config, registry.id())?;
     let mut cores = Cores::start(&config, &identity, before, &known, &told)?;
     let start = Start {
         configured,
@@ -215,7 +213,6 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     service.look_for_late();
     let exported = service.export_configured();
     let exported = exported.and_then(|()| service.serve_configured(host_ports, queue_sockets));
-    let exported = exported.and_then(|()| service.serve_nodes());
     let exported = exported.and_then(|()| service.discover_configured());
     let ended = exported.and_then(|()| {
         socket.serve(&service)?;

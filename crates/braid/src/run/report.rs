@@ -12,7 +12,6 @@ use crate::control::rpc::ControlError;
 use crate::hedges;
 use crate::uri::{PathKeys, UriKind};
 use cores::CoreReport;
-use engine::QueueCounters;
 use engine::export::ExportCounters;
 use engine::host::{HedgeStats, PathReport, PathState};
 use policy::limits::{BUCKETS, FIRST_BUCKET_BYTES};
@@ -553,32 +552,7 @@ impl<'a> Report<'a> {
                 "cores": [{"core": it.core, "clients": open, "requests": counters.commands}],
             })
         });
-        let nodes = self.service.nodes.shown().into_iter();
-        let nodes = nodes.filter(|it| it.volume == volume).map(|it| {
-            let holders = it.holders();
-            let counters = |(core, number): &(u16, u32)| {
-                let of = self.cores[usize::from(*core)].ublk.get(number);
-                (*core, of.copied().unwrap_or_default())
-            };
-            let queues: Vec<_> = it.queues.iter().map(counters).collect();
-            let sum = |of: fn(&QueueCounters) -> u64| -> u64 {
-                queues.iter().map(|(_, counters)| of(counters)).sum()
-            };
-            let cores = queues.iter();
-            let cores = cores.map(|(core, it)| json!({"core": core, "requests": it.commands}));
-            json!({
-                "uri": it.uri,
-                "read_only": it.read_only,
-                "clients": holders.len(),
-                "holders": holders,
-                "requests": sum(|it| it.commands),
-                "errors": sum(|it| it.errors),
-                "waited_buffer": sum(|it| it.waited_buffer),
-                "merged": 0,
-                "cores": cores.collect::<Vec<_>>(),
-            })
-        });
-        show.chain(namespaces).chain(queues).chain(nodes).collect()
+        show.chain(namespaces).chain(queues).collect()
     }
 }
 
