@@ -155,7 +155,7 @@ const OPERATIONS: [Operation; 11] = [
         },
         queue: &[(
             "losses",
-            "t13_flush_that_fails_is_told_to_every_queue_that_wrote_once",
+            "t13_flush_that_fails_is_told_to_every_open_queue_once",
         )],
     },
     Operation {
