@@ -368,10 +368,6 @@ impl Check<'_> {
         command.env("commit", self.words.commit.to_string());
         // A skip printed with println! is seen too.
         command.env("RUST_TEST_NOCAPTURE", "1");
-        // Tests of whole programs mostly wait: for processes, time-outs, heartbeats. Twice as many
-        // as cores would starve some of them.
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        command.env("RUST_TEST_THREADS", (cores + cores / 2).to_string());
         // At night it may share the machine with anything for hours.
         let times = if self.record.is_some() { 3 } else { 1 };
         let limit = Duration::from_secs(times * task.limit_s);
