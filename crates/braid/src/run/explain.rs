@@ -158,11 +158,15 @@ fn identity((core, sample): &Told) -> (u64, u16) {
     (sample.first_ns, *core)
 }
 
-/// Until so many I/Os have ended for good, or the time is over.
-fn collect(told: &Receiver<Told>, count: u32, deadline: Instant) -> Vec<Told> {
+/// Whether its I/O has ended with this attempt.
+fn is_final((_, sample): &Told) -> bool {
     let goes_on =
         |outcome: Outcome| outcome.is_path_error() || matches!(outcome, Outcome::Busy { .. });
-    let is_final = |(_, sample): &Told| sample.came.is_some_and(|came| !goes_on(came.outcome));
+    sample.came.is_some_and(|came| !goes_on(came.outcome))
+}
+
+/// Until so many I/Os have ended for good, or the time is over.
+fn collect(told: &Receiver<Told>, count: u32, deadline: Instant) -> Vec<Told> {
     let mut samples: Vec<Told> = Vec::new();
     let mut ended = 0;
     while ended < count && samples.len() < ATTEMPTS_MAX {
@@ -179,8 +183,17 @@ fn collect(told: &Receiver<Told>, count: u32, deadline: Instant) -> Vec<Told> {
     samples
 }
 
-/// So many I/Os in order of time, each with its further attempts.
+/// So many I/Os in order of time, each with its further attempts. I/Os under way are among them
+/// only where too few have ended.
 fn first(mut samples: Vec<Told>, count: u32) -> Vec<Told> {
+    let ended: BTreeSet<_> = samples
+        .iter()
+        .filter(|it| is_final(it))
+        .map(identity)
+        .collect();
+    if ended.len() >= count as usize {
+        samples.retain(|told| ended.contains(&identity(told)));
+    }
     samples.sort_by_key(|told| (identity(told), told.1.at_ns));
     let mut ios = BTreeSet::new();
     samples.retain(|told| {

@@ -6,7 +6,7 @@
 //! happens in between calls. A guest has one request waiting at most, as on a connection. The
 //! reader of a connection (`session`) is left out: there is nothing to wait for. Of the reactor
 //! there is what queues need: devices of the engine lie in memory, and end what they are asked in
-//! the same turn, unless they [hang](Room::hang).
+//! the same turn, unless they [hang](RoomCore::hang).
 use super::{Server, Session};
 use crate::config::Config;
 use crate::core_queues::CoreQueues;

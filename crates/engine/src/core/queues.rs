@@ -61,7 +61,7 @@ impl Core {
         self.queues.cancel(&mut self.devices, queue, cid)
     }
 
-    /// Closes a queue: see [`QueueServer::open`].
+    /// Closes a queue all of whose commands have ended and were released.
     pub fn close_queue(&mut self, queue: u32) {
         self.queues.close(queue);
     }
