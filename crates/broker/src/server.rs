@@ -469,10 +469,10 @@ impl Server {
             tv_nsec: 0,
         };
         while let Err(Errno::INTR) = poll(&mut polled, Some(&now)) {}
-        let ended = polled.iter().map(|it| !it.revents().is_empty());
-        let ended: Vec<_> = ended.zip(&all).filter(|it| it.0).collect();
-        for (_, (id, _)) in ended {
-            self.leave(*id);
+        for ((id, _), socket) in all.iter().zip(&polled) {
+            if !socket.revents().is_empty() {
+                self.leave(*id);
+            }
         }
     }
 
