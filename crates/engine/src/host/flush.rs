@@ -18,8 +18,10 @@
 //! same reason ([`Multipath::flush_failed_for`]), until a client has heard of it. Until then each
 //! core's flush fails for what the engine before has lost: the client may come back on any core.
 //!
-//! A flush that a device had when its path was given up, and that then fails, was heard by nobody:
-//! on each core the volume's flushes that wait fail for it, or the next one.
+//! A flush that ends with an error of what is behind its path has lost writes of whoever wrote, and
+//! an operating system says so once: on each core the volume's other flushes fail for it as well, or
+//! the next one. One that a device had when its path was given up, and that then fails, was heard by
+//! nobody: the same holds for it.
 //!
 //! After an unclean stop of the engine before, or one in order that left writes unflushed
 //! ([`HostEvent::Unflushed`]), each controller counts as unflushed until it has flushed, or was
@@ -31,9 +33,10 @@
 //! # Limits
 //! A live controller whose ANA group is not usable is not asked: handing its group over is the
 //! array's own affair. Writes that one core flushed another still counts as unflushed once the path
-//! is lost: a flush waits, or fails, that needn't. Of local devices cores tell each other this
-//! failure only; one that another core's flush takes from the operating system at that very moment,
-//! before it has heard, is not told there. Of an engine before, a controller that no path of the
+//! is lost: a flush waits, or fails, that needn't. Where another core's flush of the same local device
+//! ends well at the very moment at which one takes an error from the operating system, before it has
+//! heard of it, the next one fails there. A queue server tells each queue of a loss: of several
+//! cores, each tells the others of its own. Of an engine before, a controller that no path of the
 //! volume leads to is not asked.
 use super::change::is_device;
 use super::connections::SessionState;
@@ -330,6 +333,19 @@ impl VolumeIo<'_> {
         self.fail_waiting_flushes(now_ns);
     }
 
+    /// A flush has ended with an error of what is behind its path: what was acknowledged before may
+    /// be lost, whoever wrote it, and no later flush of that path would say so.
+    #[cold]
+    pub(super) fn lost_by_flush(&mut self, at: PathIndex, now_ns: u64) {
+        let core = self.on.settings.core;
+        let (path, on) = self.path(at);
+        path.report_failed_flush(core, on.out);
+        let line = on.line(path, report::FLUSH_FAILED);
+        self.volume.totals.flush_failed = Some((now_ns, at));
+        self.volume.losses.report(line);
+        self.fail_flushes(now_ns);
+    }
+
     /// A flush of a path that nobody waits for any more has failed: what was acknowledged before
     /// may be lost, also what other cores had acknowledged, and no later flush of that path would
     /// say so.
@@ -339,7 +355,7 @@ impl VolumeIo<'_> {
         self.fail_next_flush(at, now_ns);
     }
 
-    /// The same, from another core.
+    /// A flush of a path has failed on another core, in one of these two ways.
     pub(super) fn flush_failed_elsewhere(&mut self, at: PathIndex, core: u16, now_ns: u64) {
         // Core 0 tells all, also who saw it.
         if core == self.on.settings.core {
@@ -367,7 +383,7 @@ impl VolumeIo<'_> {
         path.cache.all_flushed();
         self.volume.totals.flush_failed = Some((now_ns, path.index));
         let (path, on) = self.path(at);
-        let line = on.line(path, report::FLUSH_FAILED_LATE);
+        let line = on.line(path, report::FLUSH_FAILED);
         self.volume.fail_next_flush(line, &mut self.on.out);
         self.release_flushes(now_ns);
     }

@@ -223,9 +223,9 @@ pub(super) fn unflushed(path: &Path) -> &'static str {
     }
 }
 
-/// A flush that a path had when it was given up has failed since (T13).
-pub(super) const FLUSH_FAILED_LATE: &str = "a flush that it had when it was given up has failed \
-     since: what it acknowledged may be lost, so a flush has failed; check the data";
+/// A flush has failed whose asker is not the only one who has to know (T13).
+pub(super) const FLUSH_FAILED: &str = "a flush of it has failed, and what was acknowledged before \
+     may be lost, so a flush has failed; check the data";
 
 /// A path left an engine that was gone before a flush had failed for that (T13).
 pub(super) const LOST_BEFORE: &str = "a path left the engine before this one with acknowledged \

@@ -20,7 +20,7 @@ use super::io_table::{AttemptEnd, IoState, IoTable, Kind, Lane, Slot};
 use super::recovery::HoldStats;
 use super::standstill::Standstills;
 use super::types::{IoOp, NO_PATH};
-use super::volumes::Volume;
+use super::volumes::{LegRole, Volume};
 use super::{Multipath, WriteFailover};
 use crate::limits::NO_QUEUE_WAIT_NS;
 use block::order::Ticket as Place;
@@ -319,6 +319,10 @@ impl VolumeIo<'_> {
         // Once: after a hold this is the end of the same attempt.
         if lost && slot.history.lost_ns == 0 {
             slot.history.lost_ns = slot.placed_ns.max(1);
+        }
+        let is_loss = flush && outcome.is_device_error() && !matches!(outcome, Outcome::Busy { .. });
+        if is_loss && self.volume.leg == LegRole::None {
+            self.lost_by_flush(at, now_ns); // else its mirror judges that
         }
         if self.on.shutdown.fails_now(outcome) {
             let path = self.volume.paths[at].index;

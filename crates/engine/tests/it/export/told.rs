@@ -3,8 +3,9 @@ use super::common::*;
 use super::rig::{Rig, Setup, config};
 use engine::export::ExportControl;
 use engine::host::{Change, HostControl, Recovery};
-use engine::target::{Faults, TargetControl};
+use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
 use nbd::{Errno, Kind, Request};
+use nvme::wire::Status;
 
 /// Two paths to a target with a cache, each of which carries 1 MiB at once.
 fn setup() -> Setup {
@@ -75,6 +76,36 @@ fn t13_each_client_that_was_there_hears_of_a_loss_once() {
     }
     let later = rig.connect(config(4));
     assert_eq!(rig.one(later, Request::flush(0), &[]).result, Ok(()));
+}
+
+/// A controller may say it once, as an operating system does that could not write a file back.
+#[test]
+fn t13_each_client_hears_once_of_a_flush_that_a_controller_failed() {
+    let mut rig = Rig::ready(setup());
+    let (writer, other) = (rig.connect(config(4)), rig.connect(config(4)));
+    rig.write(writer, 0, &[1; 4096]);
+    let error = ErrorRule {
+        status: Status::WRITE_FAULT,
+        ops: Ops::FLUSH,
+        blocks: None,
+        rate: Probability::ALWAYS,
+    };
+    let errors = vec![error];
+    let faults = |errors| Faults {
+        errors,
+        ..Faults::default()
+    };
+    for port in 0..2 {
+        rig.target_control(TargetControl::Faults(port, faults(errors.clone())));
+    }
+    assert_eq!(rig.refused(other, Request::flush(0), &[]), Errno::Io);
+    for port in 0..2 {
+        rig.target_control(TargetControl::Faults(port, faults(Vec::new())));
+    }
+    assert_eq!(rig.refused(writer, Request::flush(0), &[]), Errno::Io);
+    for client in [other, writer] {
+        assert_eq!(rig.one(client, Request::flush(0), &[]).result, Ok(()));
+    }
 }
 
 /// The I/Os of one request are no pieces of one: the first has ended long before.

@@ -321,6 +321,29 @@ fn t13_a_flush_that_a_system_failed_is_not_asked_again() {
     }
 }
 
+/// A system says it once: to whichever flush, and whoever wrote.
+#[test]
+fn t13_a_flush_that_a_system_failed_fails_those_under_way_too() {
+    for (core, cores) in [(0, 1), (0, 2), (1, 2)] {
+        let mut rig = Rig::on_core(core, cores, Recovery::default());
+        (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+        rig.hangs = true;
+        rig.submit(IoOp::Flush, 9);
+        rig.submit(IoOp::Flush, 10);
+        rig.hangs = false;
+        let first = rig.asked.remove(0);
+        rig.host.handle_device(first.id, FAILED, rig.now_ns);
+        rig.settle();
+        assert_eq!(rig.ended(9).map(|it| it.1), Some(Outcome::MediaError));
+        assert_eq!(rig.end(is_flush, Ok(())), 1);
+        let other = rig.ended(10).map(|it| it.1);
+        assert!(other.is_some_and(|it| it != Outcome::Done), "{other:?}");
+        assert_eq!(rig.told, vec![core; usize::from(cores > 1)]);
+        rig.submit(IoOp::Flush, 11);
+        assert_eq!(rig.ended(11).unwrap().1, Outcome::Done);
+    }
+}
+
 #[test]
 fn t13_a_flush_that_failed_late_is_told_on_every_core() {
     for (core, from) in [(0, 0), (0, 1), (1, 1), (1, 0)] {
