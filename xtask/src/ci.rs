@@ -1,9 +1,10 @@
 //! Everything that must hold before a change is offered, and the longer nightly check.
 //!
 //! # Contract
-//! [`steps`] run one after the other, each task of theirs within its own time. The first failure
-//! ends the run (with `--keep-going` and `--nightly` all are run) and shows the end of that task's
-//! output. Whole outputs are kept in `target/ci/<task>.log`. The commands for the tests and the
+//! [`steps`] run one after the other, each task of theirs within its own time; those that need
+//! much of the processor and no clock run beside the others, with the time that these leave: tests
+//! of whole programs mostly wait. The first failure ends the run (with `--keep-going` and
+//! `--nightly` all are run) and shows the end of that task's output. Whole outputs are kept in `target/ci/<task>.log`. The commands for the tests and the
 //! demo are read out of README.md, so that what is checked is what readers type.
 //!
 //! The nightly check writes each task's result into docs/results/nightly.md as the task ends, with
@@ -24,7 +25,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use steps::{Part, STEPS, Step, Task};
 use system::{process, stop};
@@ -66,6 +67,9 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         allowed: skips::allowed(&read(&root.join(".ci/allowed-skips"))?),
         words: Words::read(root)?,
         record: None,
+        keep_going: args.keep_going || args.nightly,
+        resume: args.resume,
+        failed: Mutex::default(),
     };
     if args.nightly {
         let record = Record::open(root)?;
@@ -76,21 +80,16 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         );
         check.record = Some(Mutex::new(record));
     }
-    let mut failed = Vec::new();
-    for (step, part) in steps {
-        let is_left = |task: &&Task| !(args.resume && check.holds(&step.name_of(task)));
-        let tasks: Vec<&Task> = part.tasks.iter().filter(is_left).collect();
-        for name in part.tasks.iter().map(|task| step.name_of(task)) {
-            if !tasks.iter().any(|task| step.name_of(task) == name) {
-                println!("{name:20} has passed on this commit");
-            }
+    let (beside, line): (Vec<_>, Vec<_>) = steps.into_iter().partition(|(step, _)| step.beside);
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(|| check.run_line(&beside));
+        let line = check.run_line(&line);
+        match beside.join() {
+            Ok(beside) => line.and(beside),
+            Err(panic) => std::panic::resume_unwind(panic),
         }
-        let keep_going = args.keep_going || args.nightly;
-        failed.extend(check.run_tasks(step, &tasks, part.jobs, keep_going)?);
-        if !(failed.is_empty() || keep_going) {
-            break;
-        }
-    }
+    })?;
+    let failed = check.failed();
     let seconds = begun.elapsed().as_secs_f64();
     if failed.is_empty() {
         println!("ci: all well in {seconds:.0} s");
@@ -249,6 +248,12 @@ struct Check<'a> {
     words: Words,
     /// Of a nightly check.
     record: Option<Mutex<Record>>,
+    /// A failure ends nothing else.
+    keep_going: bool,
+    /// Tasks that have passed on this commit are left out.
+    resume: bool,
+    /// Tasks that have failed.
+    failed: Mutex<Vec<String>>,
 }
 
 impl Check<'_> {
@@ -262,37 +267,55 @@ impl Check<'_> {
         })
     }
 
-    /// Runs tasks of a step, `jobs` at a time, and records each; names of those that failed. After
-    /// a failure none is begun unless `keep_going`.
+    /// Runs steps one after the other.
+    ///
+    /// # Errors
+    /// As of [`Self::run_tasks`].
+    fn run_line(&self, steps: &[(&Step, &Part)]) -> Result<()> {
+        for (step, part) in steps {
+            let has_passed = |task: &Task| self.resume && self.holds(&step.name_of(task));
+            let (passed, left): (Vec<&Task>, _) = part.tasks.iter().partition(|it| has_passed(it));
+            for task in passed {
+                println!("{:20} has passed on this commit", step.name_of(task));
+            }
+            self.run_tasks(step, &left, part.jobs)?;
+        }
+        Ok(())
+    }
+
+    /// Runs tasks of a step, `jobs` at a time, and records each. After a failure none is begun
+    /// unless all are to be run.
     ///
     /// # Errors
     /// A result or a log cannot be written.
-    fn run_tasks(
-        &self,
-        step: &Step,
-        tasks: &[&Task],
-        jobs: usize,
-        keep_going: bool,
-    ) -> Result<Vec<String>> {
-        let failed = Mutex::new(Vec::new());
-        let lock = || failed.lock().unwrap_or_else(PoisonError::into_inner);
+    fn run_tasks(&self, step: &Step, tasks: &[&Task], jobs: usize) -> Result<()> {
         process::at_a_time(jobs, tasks, |task| {
-            if (keep_going || lock().is_empty()) && self.run_task(step, task)? == Verdict::Failed {
-                lock().push(step.name_of(task));
+            if self.goes_on() && self.run_task(step, task)? == Some(Verdict::Failed) {
+                self.failed().push(step.name_of(task));
             }
             Ok(())
-        })?;
-        Ok(failed.into_inner().unwrap_or_else(PoisonError::into_inner))
+        })
     }
 
-    /// Runs one task, records it and prints its lines.
-    fn run_task(&self, step: &Step, task: &Task) -> Result<Verdict> {
+    fn failed(&self) -> MutexGuard<'_, Vec<String>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether tasks are begun, and those that run are not ended.
+    fn goes_on(&self) -> bool {
+        self.keep_going || self.failed().is_empty()
+    }
+
+    /// Runs one task, records it and prints its lines; `None`: it was ended, for another has failed.
+    fn run_task(&self, step: &Step, task: &Task) -> Result<Option<Verdict>> {
         let (name, begun) = (step.name_of(task), Instant::now());
         if let Some(record) = &self.record {
             let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
             record.begin(&name)?;
         }
-        let outcome = self.outcome(step, task)?;
+        let Some(outcome) = self.outcome(step, task)? else {
+            return Ok(None);
+        };
         let seconds = begun.elapsed().as_secs_f64();
         let verdict = match outcome.verdict {
             Verdict::Passed => "ok",
@@ -315,26 +338,28 @@ impl Check<'_> {
                 skips: outcome.skips,
             })?;
         }
-        Ok(outcome.verdict)
+        Ok(Some(outcome.verdict))
     }
 
-    fn outcome(&self, step: &Step, task: &Task) -> Result<Outcome> {
+    fn outcome(&self, step: &Step, task: &Task) -> Result<Option<Outcome>> {
         if let Some(program) = step.needs.filter(|program| !process::is_installed(program)) {
             let name = format!("ci-{}", step.name);
             let (verdict, why) = match self.allowed.contains(&name) {
                 true => (Verdict::Skipped, "allowed"),
                 false => (Verdict::Failed, "not in .ci/allowed-skips"),
             };
-            return Ok(Outcome {
+            return Ok(Some(Outcome {
                 verdict,
                 skips: 0,
                 text: format!("SKIP {name}: {program} is not installed ({why})\n"),
-            });
+            }));
         }
         let log = log_path(self.root, &step.name_of(task))?;
         let mut text = String::new();
         let mut skips = 0;
-        let mut well = self.run_shell(step, task, &log, &mut text)?;
+        let Some(mut well) = self.run_shell(step, task, &log, &mut text)? else {
+            return Ok(None);
+        };
         if well {
             for skip in skips::found(&String::from_utf8_lossy(&fs::read(&log)?)) {
                 let is_allowed = self.allowed.contains(&skip.test);
@@ -351,31 +376,51 @@ impl Check<'_> {
             true => Verdict::Passed,
             false => Verdict::Failed,
         };
-        Ok(Outcome {
+        Ok(Some(Outcome {
             verdict,
             skips,
             text,
-        })
+        }))
     }
 
-    /// Whether the task's commands succeed; else the end of their output goes to `text`.
-    fn run_shell(&self, step: &Step, task: &Task, log: &Path, text: &mut String) -> Result<bool> {
+    /// Whether the task's commands succeed; else the end of their output goes to `text`. `None`:
+    /// they were ended, for another task has failed.
+    fn run_shell(
+        &self,
+        step: &Step,
+        task: &Task,
+        log: &Path,
+        text: &mut String,
+    ) -> Result<Option<bool>> {
         let (name, shell) = (step.name_of(task), self.words.shell(task));
-        let mut command = Command::new("bash");
+        let mut command = match step.beside {
+            true => leftover_shell(),
+            false => Command::new("bash"),
+        };
         command
             .args(["-euo", "pipefail", "-c", &shell])
             .current_dir(self.root);
         command.env("commit", self.words.commit.to_string());
         // A skip printed with println! is seen too.
         command.env("RUST_TEST_NOCAPTURE", "1");
-        // At night it may share the machine with anything for hours.
-        let times = if self.record.is_some() { 3 } else { 1 };
+        // It may share the machine for long: with anything at night, and with the other steps.
+        let times = if self.record.is_some() || step.beside {
+            3
+        } else {
+            1
+        };
         let limit = Duration::from_secs(times * task.limit_s);
-        let result = process::run_logged(&mut command, log, limit);
+        let result = process::run_logged(&mut command, log, limit, || {
+            ensure!(self.goes_on(), "another task has failed");
+            stop::check()
+        });
         // Ctrl-C is no failure of the task: it has no result.
         stop::check()?;
         if matches!(&result, Ok(status) if status.success()) {
-            return Ok(true);
+            return Ok(Some(true));
+        }
+        if !self.goes_on() {
+            return Ok(None);
         }
         let output = String::from_utf8_lossy(&fs::read(log)?).into_owned();
         let lines: Vec<&str> = output.lines().collect();
@@ -393,8 +438,20 @@ impl Check<'_> {
             )?,
             Err(error) => writeln!(text, "{name}: `{shell}`: {error:#}")?,
         }
-        Ok(false)
+        Ok(Some(false))
     }
+}
+
+/// A shell that gets the processor when nothing else wants it, or, where Linux's own program for
+/// that is missing, less of it than others.
+fn leftover_shell() -> Command {
+    let (program, words) = match process::is_installed("chrt") {
+        true => ("chrt", ["--idle", "0", "bash"]),
+        false => ("nice", ["-n", "19", "bash"]),
+    };
+    let mut command = Command::new(program);
+    command.args(words);
+    command
 }
 
 fn log_path(root: &Path, task: &str) -> Result<PathBuf> {
@@ -462,6 +519,7 @@ mod tests {
             tasks: &TASKS,
         }),
         needs: None,
+        beside: false,
     };
 
     const fn task(label: &'static str, shell: &'static str) -> Task {
@@ -501,6 +559,9 @@ mod tests {
                 commit: 7,
             },
             record: Some(Mutex::new(record)),
+            keep_going: true,
+            resume: true,
+            failed: Mutex::default(),
         }
     }
 
@@ -520,8 +581,8 @@ mod tests {
         assert_eq!(left(), ["trial one", "trial two", "trial three"]);
         // Cut after two tasks: what they ended with is there.
         let cut = begin(&place);
-        let failed = cut.run_tasks(&STEP, &[&TASKS[0], &TASKS[1]], 2, true);
-        assert_eq!(failed.unwrap(), ["trial two"]);
+        cut.run_tasks(&STEP, &[&TASKS[0], &TASKS[1]], 2).unwrap();
+        assert_eq!(*cut.failed(), ["trial two"]);
         assert_eq!(left(), ["trial two", "trial three"]);
         let mut rows = read();
         rows.sort_by(|a, b| a.task.cmp(&b.task));
@@ -551,7 +612,7 @@ mod tests {
         std::fs::remove_file(place.join("new")).unwrap();
         let check = begin(&place);
         std::fs::write(place.join("new"), "").unwrap();
-        check.run_tasks(&STEP, &[&TASKS[2]], 2, true).unwrap();
+        check.run_tasks(&STEP, &[&TASKS[2]], 2).unwrap();
         std::fs::remove_file(place.join("new")).unwrap();
         assert_eq!(left(), ["trial two", "trial three"]);
         std::fs::remove_dir_all(&place).unwrap();
@@ -561,12 +622,20 @@ mod tests {
     fn first_failure_ends_a_step_unless_told_to_go_on() {
         let place = std::env::temp_dir().join(format!("braid-ci-first-{}", std::process::id()));
         repository(&place);
-        let check = begin(&place);
+        let mut check = begin(&place);
+        check.keep_going = false;
         let tasks = [&TASKS[1], &TASKS[2]];
-        let failed = check.run_tasks(&STEP, &tasks, 1, false).unwrap();
-        assert_eq!(failed, ["trial two"]);
+        // Also what runs beside it; that has no result.
+        let four = task("four", "sleep 600");
+        std::thread::scope(|scope| {
+            let beside = scope.spawn(|| check.run_tasks(&STEP, &[&four], 1));
+            check.run_tasks(&STEP, &tasks, 1).unwrap();
+            beside.join().unwrap().unwrap();
+        });
+        assert_eq!(*check.failed(), ["trial two"]);
         assert!(!check.holds("trial three"));
-        check.run_tasks(&STEP, &tasks, 1, true).unwrap();
+        check.keep_going = true;
+        check.run_tasks(&STEP, &tasks, 1).unwrap();
         assert!(check.holds("trial three"));
         std::fs::remove_dir_all(&place).unwrap();
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use system::process;
+use system::{process, stop};
 
 /// Instrumentation, as libFuzzer expects it.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -136,7 +136,7 @@ fn fuzz(root: &Path, output: &Path, program: &Path, target: &str, args: &Args) -
         .args([&finds, &corpus]);
     let limit = Duration::from_secs(args.seconds.into()) + GRACE;
     let log = output.join(format!("{target}.log"));
-    let status = process::run_logged(&mut command, &log, limit)?;
+    let status = process::run_logged(&mut command, &log, limit, stop::check)?;
     let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     if !status.success() {
         println!(
@@ -153,7 +153,7 @@ fn fuzz(root: &Path, output: &Path, program: &Path, target: &str, args: &Args) -
     if args.keep {
         let mut merge = Command::new(program);
         merge.arg("-set_cover_merge=1").args([&corpus, &finds]);
-        let status = process::run_logged(&mut merge, &log, limit)?;
+        let status = process::run_logged(&mut merge, &log, limit, stop::check)?;
         ensure!(
             status.success(),
             "merging the corpus of {target} failed: {}",

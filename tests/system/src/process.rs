@@ -1,5 +1,4 @@
 //! Child processes that can't outlive their time.
-use crate::stop;
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use std::fs::File;
@@ -115,18 +114,23 @@ impl Drop for Group {
     }
 }
 
-/// Runs `command` with both outputs into the file `log`; past `limit`, or once somebody asked to
-/// stop, it is ended.
+/// Runs `command` with both outputs into the file `log`; past `limit`, or once `go_on` fails, it is
+/// ended.
 ///
 /// # Errors
 /// It could not be started, or was ended.
-pub fn run_logged(command: &mut Command, log: &Path, limit: Duration) -> Result<ExitStatus> {
+pub fn run_logged(
+    command: &mut Command,
+    log: &Path,
+    limit: Duration,
+    go_on: impl Fn() -> Result<()>,
+) -> Result<ExitStatus> {
     let file = File::create(log).with_context(|| format!("create {}", log.display()))?;
     command
         .stdin(Stdio::null())
         .stdout(file.try_clone()?)
         .stderr(file);
-    Group::spawn(command)?.wait_while(limit, stop::check)
+    Group::spawn(command)?.wait_while(limit, go_on)
 }
 
 /// Calls `work` with each of `items`, in their order, on so many threads. After an error none is

@@ -18,6 +18,9 @@ pub struct Step {
     pub nightly: Option<Part>,
     /// A program without which it is skipped.
     pub needs: Option<&'static str>,
+    /// It runs beside the others, with the processor time that they leave: it takes much of that
+    /// and depends on no clock.
+    pub beside: bool,
 }
 
 /// Part of a step in one of the checks.
@@ -67,6 +70,7 @@ const fn both(name: &'static str, checks: &'static str, tasks: &'static [Task]) 
         ci: Some(part("", 1, tasks)),
         nightly: None,
         needs: None,
+        beside: false,
     }
 }
 
@@ -82,6 +86,7 @@ const fn nightly(
         ci: None,
         nightly: Some(part("", 1, tasks)),
         needs,
+        beside: false,
     }
 }
 
@@ -92,6 +97,14 @@ const fn more(name: &'static str, checks: &'static str, ci: Part, nightly: Part)
         ci: Some(ci),
         nightly: Some(nightly),
         needs: None,
+        beside: false,
+    }
+}
+
+const fn beside(step: Step) -> Step {
+    Step {
+        beside: true,
+        ..step
     }
 }
 
@@ -187,17 +200,17 @@ pub const STEPS: [Step; 18] = [
             "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
         )],
     ),
-    both(
+    beside(both(
         "release",
         "the release build",
         &[task("", 1200, "cargo build --release")],
-    ),
-    both(
+    )),
+    beside(both(
         "sim",
         "policies against their bound",
         &[task("", 1200, "{sim} --check scenarios")],
-    ),
-    more(
+    )),
+    beside(more(
         "chaos",
         "worlds of faults, plain ones and those with a mirror",
         // Seeds 1 to 1,400 and 1 to 360 are tests of the simulator.
@@ -256,8 +269,8 @@ pub const STEPS: [Step; 18] = [
                 ),
             ],
         ),
-    ),
-    more(
+    )),
+    beside(more(
         "canaries",
         "planted bugs",
         part(
@@ -270,7 +283,7 @@ pub const STEPS: [Step; 18] = [
             1,
             &[task("", 3600, "cargo xtask canaries --check")],
         ),
-    ),
+    )),
     // Its figures gate nothing.
     both(
         "demo",
@@ -428,7 +441,7 @@ pub const STEPS: [Step; 18] = [
         ),
     ),
     // In a directory of its own: with other flags everything would be compiled anew each time.
-    nightly(
+    beside(nightly(
         "loom",
         "every order of memory accesses of rings",
         &[task(
@@ -438,19 +451,19 @@ pub const STEPS: [Step; 18] = [
              --target-dir \"${CARGO_TARGET_DIR:-target}/loom\"",
         )],
         None,
-    ),
+    )),
     nightly(
         "fuzz",
         "each fuzz target for a minute",
         &[task("", 3600, "cargo xtask fuzz --seconds 60 --jobs 2")],
         Some("c++"),
     ),
-    nightly(
+    beside(nightly(
         "cost",
         "instructions per choice of a policy",
         &[task("", 1800, "cargo xtask bench policy")],
         Some("valgrind"),
-    ),
+    )),
 ];
 
 /// The table of CONTRIBUTING.md.
@@ -459,8 +472,13 @@ pub fn table() -> String {
         "" => "all".to_owned(),
         share => share.to_owned(),
     };
-    let mut text =
-        "| step | checks | in `ci` | in `ci --nightly` |\n|---|---|---|---|\n".to_owned();
+    let beside = STEPS.iter().filter(|it| it.beside);
+    let beside: Vec<String> = beside.map(|it| format!("`{}`", it.name)).collect();
+    let mut text = format!(
+        "With the processor time that the others leave, beside them: {}.\n\n\
+         | step | checks | in `ci` | in `ci --nightly` |\n|---|---|---|---|\n",
+        beside.join(", ")
+    );
     for step in &STEPS {
         let ci = step.ci.as_ref().map_or("–".to_owned(), words);
         let nightly = step.nightly.as_ref().map_or("the same".to_owned(), words);
