@@ -261,6 +261,8 @@ pub(super) enum AttemptEnd {
     InTransit,
     /// It failed for want of room in our own system (T6).
     NoRoom,
+    /// All paths, which are devices, have refused it: it waits before any is asked again.
+    Refused,
 }
 
 /// How far a flush has got.

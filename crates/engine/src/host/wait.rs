@@ -188,6 +188,32 @@ impl Volume {
         most_ns.saturating_sub(spent_ns)
     }
 
+    /// Until when an I/O waits that all its paths, which are devices, have refused: a queue whose
+    /// server has ended says so at once, while of a controller the connection is lost. `None`: it is
+    /// not so, or it has waited for `fast_io_fail_tmo`. A mirror reads elsewhere, and a flush waits
+    /// below.
+    fn refused_until_ns(
+        &self,
+        slot: &Slot,
+        at: PathIndex,
+        outcome: Outcome,
+        now_ns: u64,
+    ) -> Option<u64> {
+        let path = &self.paths[at];
+        let is_device = path.kind.device().is_some() && path.is_live();
+        let may_wait = slot.io.op != IoOp::Flush && !self.leg.is_here();
+        if outcome != Outcome::PathError || !is_device || !may_wait {
+            return None;
+        }
+        if self.head.usable_among(!(slot.history.failed | 1 << at.0)) != 0 {
+            return None; // that one was not asked
+        }
+        let waited_ns = now_ns.saturating_sub(slot.started_ns);
+        let pause_ns = (waited_ns / 8).clamp(REFUSED_MIN_NS, REFUSED_MAX_NS);
+        let is_over = waited_ns.saturating_add(pause_ns) >= self.recovery.fast_io_fail_ns;
+        (!is_over).then(|| now_ns.saturating_add(pause_ns))
+    }
+
     /// An I/O that a path did not do goes on, or ends: until now it was lost there.
     pub(super) fn note_cost(
         &mut self,
@@ -353,6 +379,11 @@ impl VolumeIo<'_> {
             patient: volume.leg.is_here() && slot.io.op != IoOp::Read,
         };
         let disposition = multipath::dispose(outcome, &attempt);
+        if !attempt.uncertain
+            && let Some(until_ns) = volume.refused_until_ns(slot, at, outcome, now_ns)
+        {
+            return self.await_devices(index, until_ns, now_ns);
+        }
         let in_transit = slot.history.attempt == AttemptEnd::InTransit;
         if outcome.is_device_error() && !in_transit && !slot.hints.replaceable {
             let failed = disposition == Disposition::Complete;
@@ -378,6 +409,21 @@ impl VolumeIo<'_> {
                 self.on.out.wake_by(until_ns);
             }
         }
+    }
+
+    /// All paths, which are devices, have refused it: they are asked again later.
+    fn await_devices(&mut self, index: u32, until_ns: u64, now_ns: u64) {
+        let it = &mut *self.volume;
+        it.note_cost(&mut self.on.ios, &self.on.standstills, index, now_ns);
+        let slot = self.on.ios.get_mut(index);
+        slot.history.attempt = AttemptEnd::Refused;
+        // Bounded by time alone, as where all paths are lost (T4).
+        slot.history.hops = slot.history.losses;
+        slot.history.failed = 0;
+        slot.placed_ns = now_ns;
+        it.waits.delay(&mut self.on.ios, index, until_ns);
+        it.explain_wait(&mut self.on.ios, index, Wait::Path(until_ns), now_ns);
+        self.on.out.wake_by(until_ns);
     }
 
     /// An I/O has ended for good.
@@ -543,6 +589,10 @@ impl VolumeIo<'_> {
         if slot.io.op == IoOp::Flush {
             return self.flush_again(index, path, now_ns);
         }
+        if slot.history.attempt == AttemptEnd::Refused {
+            self.on.ios.exclude_wait(index, now_ns);
+            return self.place_again(index, now_ns);
+        }
         let it = &mut *self.volume;
         let Some(able) = it.able(&mut self.on.ios, index, 1 << path.0) else {
             return; // as in `place_again`
@@ -570,6 +620,11 @@ impl Multipath {
         }
     }
 }
+
+/// The first wait for devices that have all refused an I/O, and the longest: long enough that a
+/// thousand of them are no load, and short beside the start of a server.
+const REFUSED_MIN_NS: u64 = 10_000_000;
+const REFUSED_MAX_NS: u64 = 250_000_000;
 
 /// Moves allowed where two per path would be fewer: a path that comes and goes is no ping-pong.
 const HOPS_MIN: u8 = 8;

@@ -22,6 +22,8 @@ struct Rig {
     host: HostCore,
     now_ns: u64,
     hangs: bool,
+    /// Devices whose servers have ended.
+    away: Vec<u16>,
     /// With device 1.
     asked: Vec<DeviceRequest>,
     /// Under which ids it was told to let go.
@@ -86,6 +88,7 @@ impl Rig {
             host: HostCore::new(config),
             now_ns: SECOND,
             hangs: false,
+            away: Vec::new(),
             asked: Vec::new(),
             let_go: Vec::new(),
             done: Vec::new(),
@@ -103,6 +106,9 @@ impl Rig {
             while let Some(output) = self.host.poll_output() {
                 any = true;
                 match output {
+                    Output::Device(it) if self.away.contains(&it.device.0) => {
+                        self.host.handle_device(it.id, LOST, self.now_ns);
+                    }
                     Output::Device(it) if self.hangs && it.device == LocalDevice(1) => {
                         self.asked.push(it);
                     }
@@ -280,6 +286,40 @@ fn t13_a_flush_of_a_device_that_lets_go_waits_for_it_to_return() {
 
 /// EIO.
 const FAILED: Result<(), DeviceError> = Err(DeviceError::Os(5));
+
+#[test]
+fn t04_io_that_all_queues_refuse_waits_until_one_of_their_servers_is_back() {
+    for back in 0..2 {
+        let mut rig = Rig::new(Recovery::default());
+        rig.away = vec![0, 1];
+        for cookie in 0..8 {
+            rig.submit(if cookie < 4 { IoOp::Read } else { WRITE }, cookie);
+        }
+        rig.pass(20 * SECOND);
+        assert_eq!(rig.done.len(), 0);
+        rig.away = vec![1 - back];
+        rig.pass(SECOND);
+        let back_ns = rig.now_ns;
+        assert!((0..8).all(|cookie| rig.is_done_by(cookie, back_ns)));
+    }
+}
+
+#[test]
+fn io_that_all_queues_refuse_fails_after_fast_io_fail_tmo() {
+    let mut rig = Rig::new(Recovery {
+        fast_io_fail_ns: 5 * SECOND,
+        ..Recovery::default()
+    });
+    rig.away = vec![0, 1];
+    let begun_ns = rig.now_ns;
+    rig.submit(IoOp::Read, 0);
+    rig.pass(4 * SECOND);
+    assert_eq!(rig.ended(0), None);
+    rig.pass(2 * SECOND);
+    let (at_ns, outcome) = rig.ended(0).unwrap();
+    assert_eq!(outcome, Outcome::PathError);
+    assert!(at_ns <= begun_ns + 5 * SECOND);
+}
 
 fn is_flush(op: DeviceOp) -> bool {
     op == DeviceOp::Flush
