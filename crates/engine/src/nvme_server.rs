@@ -30,6 +30,7 @@
 mod change;
 mod compare;
 mod extents;
+mod losses;
 
 pub use change::NvmeControl;
 pub(crate) use extents::server_of;
@@ -49,6 +50,7 @@ use block::Range;
 use canary::Bug;
 use compare::Compares;
 use extents::Questions;
+use losses::Losses;
 use multipath::Outcome;
 use nvme::controller::{Action, ConfigError, NamespaceConfig, SubsystemConfig};
 use nvme::host::AnaState;
@@ -137,6 +139,7 @@ struct Namespace {
     nsid: u32,
     volume: u16,
     presence: Presence,
+    losses: Losses,
 }
 
 /// One request of the target.
@@ -205,6 +208,7 @@ impl NvmeServer {
                 nsid: it.nsid,
                 volume,
                 presence: Presence::Awaited,
+                losses: Losses::default(),
             });
         }
         let own_bytes = u64::from(ZEROES_BYTES) + Compares::bytes(namespaces.len());
@@ -329,7 +333,9 @@ impl NvmeServer {
     /// namespace that was removed, while its device has commands of it.
     pub fn hosts(&self) -> impl Iterator<Item = (u16, u32)> {
         self.namespaces.iter().filter_map(|it| match it.presence {
-            Presence::Active { .. } => Some((it.volume, self.target.hosts_of(it.nsid))),
+            Presence::Active { .. } => {
+                Some((it.volume, self.target.hosts_of(it.nsid).len() as u32))
+            }
             Presence::Leaving { .. } => Some((it.volume, 1)),
             Presence::Awaited | Presence::Gone => None,
         })
@@ -357,6 +363,7 @@ impl NvmeServer {
                 Ok(()) => {
                     // The state that was set when it was stopped is over.
                     self.target.set_ana(it.nsid, AnaState::Optimized, now_ns);
+                    it.losses = Losses::since(devices.flush_losses(volume));
                     Presence::Active { is_usable: true }
                 }
                 Err(why) => {
@@ -392,7 +399,8 @@ impl NvmeServer {
         }
     }
 
-    /// Says which devices have become usable, or are so no more, and which were stopped.
+    /// Says which devices have become usable, or are so no more, and which were stopped; notes which
+    /// hosts have to be told of a loss.
     fn observe(&mut self, devices: &Devices, now_ns: u64) {
         for it in &mut self.namespaces {
             let is_stopped = devices.is_stopped(it.volume);
@@ -407,6 +415,8 @@ impl NvmeServer {
                 it.presence = Presence::Awaited;
                 continue;
             }
+            let losses = devices.flush_losses(it.volume);
+            it.losses.observe(losses, || self.target.hosts_of(it.nsid));
             let now = devices.is_usable(it.volume)
                 && (*is_usable || !canary::has(Bug::StaysInaccessible));
             if core::mem::replace(is_usable, now) != now {
@@ -719,19 +729,34 @@ impl NvmeServer {
         }
         // That of zeroes tells of nothing but these.
         let is_asked = self.target.action(id) == Action::Flush;
-        let is_loss = is_asked && request.pipeline.has_lost(devices);
+        let is_loss =
+            is_asked && (self.is_untold(devices, id, volume) || request.pipeline.has_lost(devices));
         let result = request.verdict.unwrap_or_else(|| match outcome {
-            None => Ok(()),
             // Repeated, as hosts do after a status of a path, it would find nothing unflushed and
             // hide the loss (T13).
-            Some(_) if is_loss => Err(Status::WRITE_FAULT.with_dnr()),
+            _ if is_loss => Err(Status::WRITE_FAULT.with_dnr()),
+            None => Ok(()),
             Some(outcome) => Err(self.status(id, volume, outcome)),
         });
         if request.of.op == DeviceOp::Flush && result.is_err() {
             let is_heard = is_asked && self.target.asker(id).1;
             devices.flush_failed_for(volume, is_heard);
+            if is_heard && let Some(host) = self.target.host_of(id) {
+                let at = self.namespace_of(volume);
+                self.namespaces[at].losses.told(&host);
+            }
         }
         self.target.request_ended(id, result, now_ns);
+    }
+
+    /// Whether the host of a flush has yet to be told of a loss.
+    fn is_untold(&mut self, devices: &Devices, id: u32, volume: u16) -> bool {
+        let at = self.namespace_of(volume);
+        let it = &mut self.namespaces[at];
+        let losses = devices.flush_losses(volume);
+        it.losses.observe(losses, || self.target.hosts_of(it.nsid));
+        let host = self.target.host_of(id);
+        host.is_some_and(|host| it.losses.is_untold(&host))
     }
 
     /// A leg has memory of a request beyond the end of its I/O.

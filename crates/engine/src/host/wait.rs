@@ -346,7 +346,8 @@ impl VolumeIo<'_> {
         if lost && slot.history.lost_ns == 0 {
             slot.history.lost_ns = slot.placed_ns.max(1);
         }
-        let is_loss = flush && outcome.is_device_error() && !matches!(outcome, Outcome::Busy { .. });
+        let is_loss =
+            flush && outcome.is_device_error() && !matches!(outcome, Outcome::Busy { .. });
         if is_loss && self.volume.leg == LegRole::None {
             self.lost_by_flush(at, now_ns); // else its mirror judges that
         }

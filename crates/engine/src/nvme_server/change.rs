@@ -1,4 +1,5 @@
 //! Changes of a server that runs: its namespaces and ports come and go, and it ends.
+use super::losses::Losses;
 use super::{Life, Namespace, NvmeConfig, NvmeServer, Presence, awaited};
 use crate::export::ExportEvent;
 use crate::host::VolumeInfo;
@@ -109,6 +110,7 @@ impl NvmeServer {
             nsid,
             volume,
             presence: Presence::Awaited,
+            losses: Losses::default(),
         };
         // A place whose requests have not all ended is only for the same device: they name it.
         let free = |it: &Namespace| it.presence == Presence::Gone && !self.is_used(it.volume);

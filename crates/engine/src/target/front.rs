@@ -11,6 +11,7 @@ use super::log::{Event, Why};
 use super::ports::Port;
 use super::{Namespace, TargetEngine};
 use crate::machine::LocalDevice;
+use alloc::collections::BTreeSet;
 use alloc::collections::VecDeque;
 use canary::Bug;
 use nvme::controller::{
@@ -140,8 +141,14 @@ impl TargetEngine {
     }
 
     /// As [`Subsystem::hosts_of`](nvme::controller::Subsystem::hosts_of).
-    pub(crate) fn hosts_of(&self, nsid: u32) -> u32 {
-        self.subsystem.hosts_of(nsid) as u32
+    pub(crate) fn hosts_of(&self, nsid: u32) -> BTreeSet<[u8; 16]> {
+        self.subsystem.hosts_of(nsid)
+    }
+
+    /// The host identifier of a request's command; `None`: its controller has ended.
+    pub(crate) fn host_of(&self, id: u32) -> Option<[u8; 16]> {
+        let number = self.commands[id].connection;
+        self.subsystem.host_of(nvme::controller::ConnId(number))
     }
 
     /// How many ports there are, those that were withdrawn included.

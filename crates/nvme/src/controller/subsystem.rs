@@ -444,13 +444,17 @@ impl Subsystem {
         }
     }
 
-    /// Hosts that have identified or used a namespace since it is active, by their host
-    /// identifiers.
-    pub fn hosts_of(&self, nsid: u32) -> usize {
+    /// Hosts that have identified or used a namespace since it is active: their host identifiers.
+    pub fn hosts_of(&self, nsid: u32) -> BTreeSet<[u8; 16]> {
         let all = self.controllers.iter().flatten();
         let known = all.filter(|controller| controller.knows(nsid));
-        let hosts: BTreeSet<_> = known.map(|controller| controller.hostid).collect();
-        hosts.len()
+        known.map(|controller| controller.hostid).collect()
+    }
+
+    /// The host identifier of a connection's controller; `None`: it has none.
+    pub fn host_of(&self, conn: ConnId) -> Option<[u8; 16]> {
+        let connection = self.connections.get(conn.0 as usize)?.as_deref()?;
+        Some(self.controllers[connection.controller?].as_deref()?.hostid)
     }
 
     /// Makes a port what it is to be, in place of one that was withdrawn or behind the last one;

@@ -23,14 +23,15 @@ fn flushing(recovery: Recovery) -> Rig {
     setup.guest.io_timeout_ns = 100 * SECOND;
     let mut rig = Rig::ready(setup);
     lose_a_path(&mut rig);
+    rig.submit(&flush(), 0);
+    rig.pass(10 * MS);
     for conn in 0..2 {
         rig.world.stuff(GUEST, conn, true);
     }
     rig
 }
 
-/// Each path's controller gets an unflushed write, path 0 is lost, and the host's flush waits for
-/// it.
+/// Each path's controller gets an unflushed write of the host, and path 0 is lost.
 fn lose_a_path(rig: &mut Rig) {
     for slot in 0..2 {
         let at = slot * u64::from(BLOCK);
@@ -40,8 +41,21 @@ fn lose_a_path(rig: &mut Rig) {
     rig.world.nodes[HOST].addresses[0] = Address::Refused;
     rig.world.cut(HOST, 0);
     rig.pass(10 * MS);
-    rig.submit(&flush(), 0);
-    rig.pass(10 * MS);
+}
+
+/// The path leaves by force.
+fn remove_it(rig: &mut Rig) {
+    let change = Change::RemovePath {
+        volume: 0,
+        path: P0,
+        force: true,
+    };
+    rig.control(ExportControl::Host(HostControl::Change {
+        ticket: 1,
+        change,
+        wait_ns: SECOND,
+    }));
+    rig.pass(SECOND);
 }
 
 /// Clears CC.EN over the host's admin connection.
@@ -71,22 +85,29 @@ fn t13_flush_of_a_reset_controller_fails_the_next_one() {
     let mut rig = flushing(Recovery::default());
     let client = rig.connect();
     reset(&mut rig);
-    let change = Change::RemovePath {
-        volume: 0,
-        path: P0,
-        force: true,
-    };
-    rig.control(ExportControl::Host(HostControl::Change {
-        ticket: 1,
-        change,
-        wait_ns: SECOND,
-    }));
-    rig.pass(SECOND);
+    remove_it(&mut rig);
     assert!(!rig.has_ended(40));
     let ended = rig.nbd(client, Kind::Flush, (0, 0), &[]);
     assert_eq!(ended.result, Err(CommandError::Server(Errno::Io)));
     let ended = rig.nbd(client, Kind::Flush, (0, 0), &[]);
     assert_eq!(ended.result, Ok(()));
+}
+
+/// Whoever flushed before: what the host wrote may be lost.
+#[test]
+fn t13_host_that_has_written_hears_once_of_a_loss_that_another_client_was_told() {
+    let mut rig = Rig::ready(Setup::over(Below::Paths));
+    let client = rig.connect();
+    lose_a_path(&mut rig);
+    remove_it(&mut rig);
+    let ended = rig.nbd(client, Kind::Flush, (0, 0), &[]);
+    assert_eq!(ended.result, Err(CommandError::Server(Errno::Io)));
+    assert_eq!(rig.one(&flush(), 1), Outcome::MediaError);
+    let again = Io {
+        cookie: 41,
+        ..flush()
+    };
+    assert_eq!(rig.one(&again, 1), Outcome::Done);
 }
 
 /// The next engine tells it.
@@ -116,6 +137,8 @@ fn t13_flush_that_waits_for_a_slot_while_writes_are_given_up_fails() {
     let mut rig = Rig::ready(setup);
     let (reader, client) = (rig.connect(), rig.connect());
     lose_a_path(&mut rig);
+    rig.submit(&flush(), 0);
+    rig.pass(10 * MS);
     rig.slow(2 * SECOND);
     for token in 0..8 {
         let at = u64::from(token) * u64::from(BLOCK);
