@@ -38,7 +38,9 @@ pub enum FileAccess {
     ReadOnly,
     /// Others may write it too.
     Shared,
-    /// This thread alone writes it (T48).
+    /// Nobody else writes it (T48), or it is only read where the kernel protects it.
+    Sole,
+    /// The same of a leg: it has to be written, and is never shorter than it was.
     Alone,
 }
 
@@ -238,7 +240,7 @@ impl End {
                 return Ok(Self::Passthrough(Arc::new(opened)));
             }
             UriKind::File(path) => {
-                file(path, access).map_err(|error| holder::named(error, path))?
+                file(path, access).map_err(|error| holder::named(error, path, access))?
             }
             UriKind::Memory(bytes) => (
                 Device::Memory(Arc::new(MemoryDevice::new(*bytes)?)),
@@ -350,9 +352,10 @@ impl End {
 fn file(path: &Path, access: FileAccess) -> anyhow::Result<(Device, u64, u8)> {
     let file = match access {
         FileAccess::Alone => FileDevice::open_alone(path.to_owned())?,
+        FileAccess::Sole => FileDevice::open_sole(path.to_owned())?,
         other => FileDevice::open(path.to_owned(), other == FileAccess::ReadOnly, None)?,
     };
-    if access == FileAccess::Shared {
+    if matches!(access, FileAccess::Shared | FileAccess::Sole) {
         holder::warn_of_leg(path);
     }
     let (bytes, block_shift) = (file.bytes(), file.block_shift());

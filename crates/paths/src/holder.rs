@@ -1,4 +1,5 @@
 //! Finds the holder of a leg that is locked: the owner's record on it says it (T48).
+use crate::ends::FileAccess;
 use mirror::Superblock;
 use mirror::copies::read_copies;
 use mirror::layout::COPIES_AT;
@@ -10,12 +11,16 @@ use std::path::Path;
 use terminal::log;
 use terminal::units::format_utc;
 
-/// `error`, and if it says that somebody uses this file, who has the mirror that is on it.
-pub fn named(error: anyhow::Error, path: &Path) -> anyhow::Error {
+/// `error`, and if it says that somebody uses this file, who has the mirror that is on it; else what
+/// the user of a volume can do.
+pub fn named(error: anyhow::Error, path: &Path, access: FileAccess) -> anyhow::Error {
     let in_use = matches!(error.downcast_ref(), Some(RuntimeError::InUse { .. }));
-    match in_use.then(|| owner_on(path)).flatten() {
-        Some(words) => error.context(words),
-        None => error,
+    match in_use.then(|| owner_on(path)) {
+        Some(Some(words)) => error.context(words),
+        Some(None) if access == FileAccess::Sole => anyhow::anyhow!(
+            "{error:#}; shared = true in [[volume]] lets both write, if they keep apart"
+        ),
+        _ => error,
     }
 }
 

@@ -3,8 +3,8 @@
 //! # Contract
 //! O_DIRECT is used where the file system can and its alignment fits ours; elsewhere the page cache
 //! is used, and `direct` says so. Several cores, and several processes, may open one file: each I/O
-//! goes to the file, nothing is cached here. Only a file [opened alone](FileDevice::open_alone) is
-//! protected from other writers: see `lock`. A [volatile](FileDevice::make_volatile) one keeps
+//! goes to the file, nothing is cached here. Only a file opened [alone](FileDevice::open_alone), or by
+//! a [sole](FileDevice::open_sole) writer, is protected from others: see `lock`. A [volatile](FileDevice::make_volatile) one keeps
 //! writes in memory until a flush, for tests.
 use crate::RuntimeError;
 use crate::filesystem::blocks_submitter;
@@ -77,7 +77,24 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Opens `path` to read and write it, with a lock that excludes other writers (T48).
+    /// As [`Self::open`], but if it is to be written, nobody else does (T48).
+    ///
+    /// # Errors
+    /// As [`Self::open`]; [`RuntimeError::InUse`] also while another process writes it, or has a
+    /// block device mounted.
+    pub fn open_sole(path: PathBuf) -> Result<Self, RuntimeError> {
+        let mut device = Self::opened(path, false, None)?;
+        device.read_only |= is_write_protected(&device.path, &*device.fd)?;
+        if !device.read_only {
+            device.lock(true)?;
+            device.try_to_punch();
+            device.claim()?;
+        }
+        Ok(device)
+    }
+
+    /// Opens `path` to read and write it, with a lock that excludes other writers (T48), and takes
+    /// note of how long it is.
     ///
     /// # Errors
     /// As [`Self::open`]; [`RuntimeError::InUse`] also while another process writes it, or has a
@@ -94,18 +111,26 @@ impl FileDevice {
         }
         device.lock(true)?;
         device.try_to_punch();
-        if !kind(&device.path, &*device.fd)? {
+        if device.regular {
             device.whole = Some(TruncationGuard::new(device.bytes));
-        } else {
-            // By its descriptor, so that it is the same device.
-            let claimed = rustix::fs::open(
-                format!("/proc/self/fd/{}", device.fd.as_fd().as_raw_fd()),
-                OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC,
-                Mode::empty(),
-            );
-            device.claim = Some(claimed.map_err(|source| claim_error(&device.path, source))?);
         }
+        device.claim()?;
         Ok(device)
+    }
+
+    /// Has a block device alone.
+    fn claim(&mut self) -> Result<(), RuntimeError> {
+        if self.regular {
+            return Ok(());
+        }
+        // By its descriptor, so that it is the same device.
+        let claimed = rustix::fs::open(
+            format!("/proc/self/fd/{}", self.fd.as_fd().as_raw_fd()),
+            OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        self.claim = Some(claimed.map_err(|source| claim_error(&self.path, source))?);
+        Ok(())
     }
 
     /// Locks it, and what it shows of another file.
@@ -527,24 +552,34 @@ mod tests {
         let directory = Directory::new("alone");
         let path = directory.0.join("a");
         let alone = || FileDevice::open_alone(path.clone());
+        let sole = || FileDevice::open_sole(path.clone());
         let writer = || FileDevice::open(path.clone(), false, None);
         let first = FileDevice::open(path.clone(), false, Some(1 << 20)).unwrap();
         let second = writer().unwrap();
-        let error = alone().unwrap_err().to_string();
-        for word in [path.to_str().unwrap(), "in use", "shared lock"] {
-            assert!(error.contains(word), "{error}");
+        for error in [alone().unwrap_err(), sole().unwrap_err()] {
+            let error = error.to_string();
+            for word in [path.to_str().unwrap(), "in use", "shared lock"] {
+                assert!(error.contains(word), "{error}");
+            }
         }
         drop((first, second));
         let leg = alone().unwrap();
         // Its lock is that of all its descriptors, whichever is closed first.
         let on_a_core = leg.try_clone().unwrap();
         drop(leg);
-        for error in [writer().unwrap_err(), alone().unwrap_err()] {
+        for error in [
+            writer().unwrap_err(),
+            alone().unwrap_err(),
+            sole().unwrap_err(),
+        ] {
             let error = error.to_string();
             assert!(error.contains("exclusive lock"), "{error}");
         }
         FileDevice::open(path.clone(), true, None).unwrap();
         drop(on_a_core);
+        let volume = sole().unwrap();
+        assert!(sole().is_err() && writer().is_err());
+        drop(volume);
         writer().unwrap();
     }
 

@@ -1,9 +1,10 @@
 //! Locks on files and block devices, which other engines, targets and mirrors see.
 //!
 //! # Contract
-//! A writer takes a shared lock, so that several may write (two targets over one file are two
-//! controllers of it). A leg of a mirror takes an exclusive one, so that no other writer changes it
-//! under the mirror, and no mirror starts while another process writes (T48). Reading takes none.
+//! A target or a queue server takes a shared lock, so that several may write (two over one file are
+//! two controllers of it), and so does a volume whose user wants that. Any other volume, and a leg
+//! of a mirror, takes an exclusive one: no other writer changes it meanwhile, and none starts while
+//! another process writes (T48). Reading takes none.
 //! Locks belong to an opened file, not to a process: the same rules hold within one. They end when
 //! all descriptors of it are closed, which after a `kill -9` may take the kernel a moment: so long
 //! is waited. With a loop device the range that it shows of its file is locked (`loop_backing`).
@@ -72,9 +73,9 @@ fn holder(file: impl AsFd + Copy, wanted: libc::flock) -> &'static str {
     let asked = fcntl(file.as_fd(), FcntlArg::F_OFD_GETLK(&mut found));
     let is = |kind: i32| asked.is_ok() && i32::from(found.l_type) == kind;
     if is(libc::F_WRLCK) {
-        "has it locked for itself (an exclusive lock: a mirror's leg)"
+        "has it locked for itself (an exclusive lock: a volume or a mirror's leg)"
     } else if is(libc::F_RDLCK) {
-        "writes it (a shared lock: a volume or a target)"
+        "writes it (a shared lock: a target, a queue server or a shared volume)"
     } else {
         "had it locked"
     }

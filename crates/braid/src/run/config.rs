@@ -277,7 +277,8 @@ pub struct Volume {
     /// Of a mirror: how long a lost leg stays away where nothing else bounds it.
     #[serde(default, deserialize_with = "keys::time_or_none")]
     pub leg_quiesce: Option<u64>,
-    /// Of a mirror: other hosts can reach its legs, whatever these are.
+    /// Of a mirror: other hosts can reach its legs, whatever these are. Of another volume: other
+    /// processes may write its files and block devices.
     pub shared: Option<bool>,
     /// Of a mirror: as fast at least its legs are rebuilt.
     #[serde(default, deserialize_with = "keys::rate")]

@@ -77,9 +77,10 @@ pub struct Absent {
 
 /// How the files of a volume are opened.
 pub fn access(of: &Volume) -> FileAccess {
-    match of.leg_of {
-        Some(_) => FileAccess::Alone,
-        None => FileAccess::Shared,
+    match (&of.leg_of, of.shared) {
+        (Some(_), _) => FileAccess::Alone,
+        (None, Some(true)) => FileAccess::Shared,
+        (None, _) => FileAccess::Sole,
     }
 }
 

@@ -19,6 +19,7 @@ use super::config::{PathKeys, twice};
 use super::desired::{DesiredVolume, PathSpec};
 use super::discovery::plan::teller;
 use super::entries::{AdminState, PathEntry};
+use super::late;
 use super::locks::Alone;
 use super::mirrors;
 use super::pending::WAIT_NS_MAX;
@@ -27,7 +28,6 @@ use super::service::{Service, State};
 use super::volumes::Running;
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
-use crate::ends::FileAccess;
 use crate::mirror::same::Storage;
 use crate::uri::PathUri;
 use crate::uri::discovery::in_words;
@@ -166,7 +166,7 @@ impl Service {
         let keys = &path.config;
         let uri = &keys.uri;
         let local = !uri.kind().is_namespace();
-        let (wait_ns, others, beside_local, quiesce_ns, numbers) = {
+        let (wait_ns, others, beside_local, access, quiesce_ns, numbers) = {
             let state = self.state();
             let it = state.volumes.get(volume).ok_or(HAS_LEFT)?;
             let of = &it.of;
@@ -186,7 +186,8 @@ impl Service {
             let wanted = wanted.filter(|number| it.entries().get(*number).is_none());
             let numbers = wanted.map_or_else(|| it.entries().free_numbers(), |it| 1 << it.0);
             let others = !paths.is_empty();
-            (wait_ns, others, beside_local, quiesce_ns, numbers)
+            let access = late::access(of);
+            (wait_ns, others, beside_local, access, quiesce_ns, numbers)
         };
         if (local && others) || beside_local {
             let why = "a local device is no other path's data; give it a volume of its own";
@@ -194,7 +195,7 @@ impl Service {
         }
         let storage = mirrors::storage_of(&keys.uri);
         self.reserve(volume, path, storage.as_ref())?;
-        let config = self.lead(keys, FileAccess::Shared, quiesce_ns);
+        let config = self.lead(keys, access, quiesce_ns);
         let changed = config.and_then(|config| {
             // Writes may go there before it is known that it has joined (T13).
             self.mark_paths(volume);

@@ -161,7 +161,6 @@ pub(super) fn check(volume: &Volume) -> Result<(), (&'static str, String)> {
             ),
             ("start_degraded", volume.start_degraded.is_some()),
             ("leg_quiesce", volume.leg_quiesce.is_some()),
-            ("shared", volume.shared.is_some()),
             ("rebuild_floor", volume.rebuild_floor.is_some()),
             ("rebuild_ceiling", volume.rebuild_ceiling.is_some()),
         ];

@@ -2,6 +2,7 @@
 //! asked, changed and ended, what it refuses.
 mod late;
 mod policies;
+mod sole;
 
 use crate::serve::nbd;
 use crate::serve::no_io_uring;

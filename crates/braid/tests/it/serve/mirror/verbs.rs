@@ -292,7 +292,7 @@ fn second_start_of_a_mirror_finds_it_running() {
             let ask = || place.ask(&["mirror", "assemble", "v0", "-o", "json"]);
             let both = [scope.spawn(ask), scope.spawn(ask)];
             // Both have asked by then.
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            std::thread::sleep(std::time::Duration::from_secs(1));
             engine.signal(rustix::process::Signal::CONT);
             both.map(|it| it.join().unwrap())
         });
