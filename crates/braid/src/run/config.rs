@@ -46,15 +46,28 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 pub use subsystems::{Namespace, Subsystem};
 use target::quantity::{CpuShare, Duration, Identifier, Poll, Rate, Size};
 
 /// Keep-alive time-out, unless half of `io_timeout` is shorter (T12): as the kernel's host.
 const KEEP_ALIVE_NS: u64 = 5_000_000_000;
-/// Cores that are used where a file does not say how many: one for each CPU that it names, or
-/// one.
-fn usual_cores(cpus: &[usize]) -> u16 {
-    cpus.len().clamp(1, crate::limits::CORES_MAX) as u16
+/// Most cores where a file does not say how many: one has memory for payload, a queue to each path
+/// and connections of its own, which only volumes busier than most repay.
+const CORES_DEFAULT_MAX: u16 = 4;
+
+/// Returns the number of cores of a file that does not say it: one for each CPU that it names, or
+/// for each that this process may run on, at most [`CORES_DEFAULT_MAX`]. The first answer stays:
+/// the process may get other CPUs while it runs, but a reload can't change its cores.
+fn default_cores(cpus: &[usize]) -> u16 {
+    static OF_MACHINE: OnceLock<u16> = OnceLock::new();
+    if !cpus.is_empty() {
+        return cpus.len().min(crate::limits::CORES_MAX) as u16;
+    }
+    *OF_MACHINE.get_or_init(|| {
+        let usable = std::thread::available_parallelism().map_or(1, usize::from);
+        usable.min(CORES_DEFAULT_MAX.into()) as u16
+    })
 }
 
 /// A whole engine.
@@ -69,7 +82,7 @@ pub struct Config {
     pub socket_group: Option<Name>,
     /// Its mode.
     pub socket_mode: Option<Mode>,
-    /// Cores to use, each a thread. As read from a file 0: as many as [`usual_cores`].
+    /// Cores to use, each a thread. As read from a file 0: as many as [`default_cores`].
     #[serde(default, deserialize_with = "keys::cores")]
     pub cores: u16,
     /// Pin the cores to these CPUs, in order.
@@ -447,7 +460,7 @@ impl Config {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut config: Self = text::toml(text).map_err(hints::add)?;
         if config.cores == 0 {
-            config.cores = usual_cores(&config.cpus);
+            config.cores = default_cores(&config.cpus);
         }
         let placed = |wrong| check::place(wrong, text);
         check::check(&config, text).map_err(placed)?;

@@ -82,6 +82,23 @@ fn clients_of_a_volume_are_served_on_all_cores() {
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
 
+/// An engine whose file says nothing of cores has one for each CPU, 4 at most.
+#[test]
+fn default_cores_are_the_cpus_up_to_four() {
+    let directory = tempfile::tempdir().unwrap();
+    if two_ports(directory.path(), "t").is_none() {
+        return; // no io_uring
+    }
+    let mut rig = Rig::new(directory, "");
+    rig.start(&[V0]);
+    let clients = four(&rig, "v0");
+    let usable = std::thread::available_parallelism().unwrap().get() as u64;
+    let cores: Vec<u64> = (0..usable.min(4)).collect();
+    assert_eq!(of_cores(&rig, "v0", "core"), cores);
+    drop(clients);
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+}
+
 #[test]
 fn one_core_has_all_clients_and_a_mirror_is_on_one() {
     let directory = tempfile::tempdir().unwrap();
