@@ -77,6 +77,8 @@ pub struct CoreQueues {
     moves: Moves,
     /// Kicks of all queues.
     kicks: OwnedFd,
+    /// Servers that may have queues here.
+    servers: Vec<Arc<Link>>,
     /// Servers that end, and have queues yet.
     ending: Vec<Arc<Link>>,
     /// Some lane ends, or is to.
@@ -103,6 +105,7 @@ impl CoreQueues {
             lanes: Vec::new(),
             moves: Moves::default(),
             kicks: epoll::create(CreateFlags::CLOEXEC)?,
+            servers: Vec::new(),
             ending: Vec::new(),
             has_ending: false,
             shut: Vec::new(),
@@ -143,12 +146,14 @@ impl CoreQueues {
     pub fn handle(&mut self, to: ToCore, core: &mut Core) {
         let (link, message) = to.take();
         match message {
+            Message::Attach => self.servers.push(link),
             Message::Add(lane) => self.add(link, lane, core),
             Message::Remove(id) => {
                 self.close_all(core, |it| it.lane.id == id && Arc::ptr_eq(&it.link, &link));
             }
             Message::Stop => {
                 self.close_all(core, |it| Arc::ptr_eq(&it.link, &link));
+                self.servers.retain(|it| !Arc::ptr_eq(it, &link));
                 self.ending.push(link);
                 self.end_lanes(core);
             }
@@ -438,11 +443,10 @@ impl CoreQueues {
     }
 }
 
-/// The core has ended, and all commands with it.
+/// The core has ended, and all commands with it. Each server hears of that once.
 impl Drop for CoreQueues {
     fn drop(&mut self) {
-        let lanes = self.lanes.drain(..).flatten().map(|it| it.link);
-        for link in lanes.chain(self.ending.drain(..)) {
+        for link in self.servers.drain(..).chain(self.ending.drain(..)) {
             link.tell(News::Ended);
         }
     }
@@ -531,29 +535,5 @@ impl Executor for Commands<'_> {
     #[inline]
     fn take_copied(&mut self, lane: usize) -> u64 {
         std::mem::take(&mut self.moves.copied[lane])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicU64;
-    use std::sync::mpsc;
-    use sys::os::Event;
-
-    /// A core may end with a stop in its mailbox.
-    #[test]
-    fn undelivered_stop_is_answered() {
-        let (news, told) = mpsc::channel();
-        let link = Arc::new(Link {
-            spin_ns: 0,
-            news,
-            news_event: Arc::new(Event::new().unwrap()),
-            raised: AtomicU64::default(),
-        });
-        drop(ToCore::new(&link, Message::Remove(1)));
-        assert!(told.try_recv().is_err());
-        drop(ToCore::new(&link, Message::Stop));
-        assert!(matches!(told.try_recv(), Ok(News::Ended)));
     }
 }

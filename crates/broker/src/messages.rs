@@ -11,6 +11,8 @@ use sys::os::Event;
 
 /// To a core.
 pub enum Message {
+    /// The first one: the server hears of the end of the core from now on.
+    Attach,
     /// A queue to serve.
     Add(Box<Lane>),
     /// Its client is gone.
@@ -88,10 +90,9 @@ impl ToCore {
 }
 
 impl Drop for ToCore {
-    /// A core that ended before it took the message has no queues: a server that stops would wait
-    /// for its answer in vain.
+    /// Of a core that took [`Message::Attach`], its end is told by its queues.
     fn drop(&mut self) {
-        if let Some(Message::Stop) = self.message {
+        if let Some(Message::Attach) = self.message {
             self.link.tell(News::Ended);
         }
     }

@@ -210,6 +210,7 @@ impl Server {
             queues: 0,
         };
         let cores: Vec<_> = cores.into_iter().map(core).collect();
+        cores.iter().for_each(|core| core.send(Message::Attach));
         Ok(Self {
             places: Places::new(config.user_poll, config.user_irq),
             doors: Doors::new()?,
@@ -400,9 +401,13 @@ impl Server {
                     self.namespaces = namespaces.clone().into();
                     (self.config.namespaces, self.config.identity) = (namespaces, identity);
                 }
+                // A client that comes may be given to it: the server ends, also where the core has
+                // no queues. Cores that end after the server was told to are waited for later.
                 News::Ended => {
                     self.serving -= 1;
-                    return Err("a core has ended".into());
+                    if !self.stop.load(Ordering::Acquire) {
+                        return Err("a core has ended".into());
+                    }
                 }
                 News::Shown(id) => {
                     if let Some(place) = self.places.find_mut(id) {

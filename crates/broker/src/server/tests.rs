@@ -1,4 +1,6 @@
+use super::room::RoomCore;
 use super::*;
+use crate::local::Local;
 use crate::{Namespace, Rights, Trust};
 
 fn config() -> (tempfile::TempDir, Config) {
@@ -35,6 +37,7 @@ fn t10_server_does_not_wait_for_ever_for_a_core_that_hangs() {
     };
     let event = Arc::new(Event::new().unwrap());
     let mut server = Server::new(config, vec![core], Arc::default(), event).unwrap();
+    let attach = heard.recv().unwrap();
     let error = server.part(Duration::ZERO).unwrap_err();
     assert!(error.contains("have not returned for 0 s"), "{error}");
     server.cores[0].send(Message::Stop);
@@ -43,6 +46,50 @@ fn t10_server_does_not_wait_for_ever_for_a_core_that_hangs() {
     // One that is gone has nothing left.
     drop(heard);
     server.serving = 1;
+    drop(attach);
+    assert_eq!(server.dismiss(), Ok(()));
+}
+
+/// A core without queues ends: clients that come would be given to it. The server ends at once,
+/// and waits for the other core, of which it has not heard.
+#[test]
+fn core_that_ends_without_queues_ends_the_server() {
+    let (_directory, config) = config();
+    let local = Local::new(&[]).unwrap();
+    let mut made: Vec<_> = (0..2)
+        .map(|_| RoomCore::new(&local, Vec::new()).unwrap())
+        .collect();
+    let (mut other, second) = made.pop().unwrap();
+    let (mut core, first) = made.pop().unwrap();
+    let event = Arc::new(Event::new().unwrap());
+    let cores = vec![first, second];
+    let mut server = Server::new(config, cores, Arc::default(), event).unwrap();
+    for core in [&mut core, &mut other] {
+        core.turn();
+    }
+    assert_eq!(server.read_news(), Ok(()));
+    drop(core);
+    assert_eq!(server.read_news(), Err("a core has ended".to_owned()));
+    for core in &server.cores {
+        core.send(Message::Stop);
+    }
+    assert!(
+        server.part(Duration::ZERO).is_err(),
+        "the other one has not"
+    );
+    other.turn();
+    assert_eq!(server.part(Duration::ZERO), Ok(()));
+}
+
+/// The mailbox of a core that ended before it heard of the server ends with it.
+#[test]
+fn core_that_ended_before_the_server_ends_it() {
+    let (_directory, config) = config();
+    let (core, served) = RoomCore::new(&Local::new(&[]).unwrap(), Vec::new()).unwrap();
+    let event = Arc::new(Event::new().unwrap());
+    let mut server = Server::new(config, vec![served], Arc::default(), event).unwrap();
+    drop(core);
+    assert_eq!(server.read_news(), Err("a core has ended".to_owned()));
     assert_eq!(server.dismiss(), Ok(()));
 }
 
