@@ -584,7 +584,7 @@ impl Devices {
     #[inline]
     pub(crate) fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         if !self.locals.is_empty() {
-            self.locals.set_now(now_ns);
+            self.locals.turn(now_ns);
             self.stop_host(now_ns);
         }
         self.host.turn(memory, now_ns);
@@ -600,7 +600,10 @@ impl Devices {
         if self.again {
             return Some(0);
         }
-        let host = self.host.poll_timeout();
+        let mut host = self.host.poll_timeout();
+        if let Some(due) = self.locals.poll_timeout() {
+            host = Some(host.map_or(due, |host| host.min(due)));
+        }
         if self.mirrors.is_empty() {
             return host;
         }

@@ -163,6 +163,10 @@ pub const LOCALS_MAX: usize = 64;
 /// I/Os of all of them in flight: with a flush of each, as many requests as a reactor has for files
 /// at a time, so that one that hangs never takes the places of the others (T52).
 pub const LOCAL_IO_MAX: u32 = 512 - LOCALS_MAX as u32;
+/// Pause after which an I/O of a local device that found the system without room is repeated (T6).
+pub const LOCAL_BUSY_PAUSE_NS: u64 = 10_000_000;
+/// How long it is repeated, ns; then it fails. As long as an attempt on a path has by default.
+pub const LOCAL_BUSY_NS: u64 = 30_000_000_000;
 /// How long after a change of a local device was allowed it may start, ns: a fraction of the time
 /// for which hosts of a lost queue hold its writes (`quiesce_time`).
 pub const START_WITHIN_NS: u64 = 1_000_000_000;

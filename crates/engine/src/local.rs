@@ -8,6 +8,11 @@
 //! device flushes for all that ask, by one request at a time: those that ask meanwhile wait for the
 //! next one. A failure fails all that waited, and counts ([`Locals::times_given_up`]).
 //!
+//! An I/O for which the system has no room (EAGAIN, ENOMEM) is repeated after
+//! [`LOCAL_BUSY_PAUSE_NS`], for [`LOCAL_BUSY_NS`] at most, and keeps its place among its device's
+//! until then (T6). A flush is repeated only if it was not begun: what the system says of one that
+//! was may be its only report of a lost write.
+//!
 //! A change starts within [`START_WITHIN_NS`] of the time at which it was allowed, or is asked
 //! about anew ([`Locals::start_before_ns`]): a process that stood still executes nothing whose
 //! client has let go meanwhile (T9, T49).
@@ -20,7 +25,8 @@
 //! to others.
 use crate::host::{HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use crate::host::{device, fits, misfit};
-use crate::limits::{BUFFER_MAX, LOCAL_IO_MAX, LOCALS_MAX, START_WITHIN_NS};
+use crate::limits::{BUFFER_MAX, LOCAL_BUSY_NS, LOCAL_BUSY_PAUSE_NS, LOCAL_IO_MAX};
+use crate::limits::{LOCALS_MAX, START_WITHIN_NS};
 use crate::machine::{DeviceError, DeviceRequest, LocalDevice, Output};
 use crate::mirror::MIRRORS_FROM;
 use alloc::collections::VecDeque;
@@ -70,6 +76,7 @@ struct Local {
     is_unreported: bool,
     /// Whether a flush is with the device, and the I/Os that it is for.
     is_flushing: bool,
+    flush_patience: Patience,
     flushing: Vec<u32>,
     /// Those that wait for the next one.
     next_flush: Vec<u32>,
@@ -79,10 +86,19 @@ struct Local {
 struct LocalIo {
     /// Its place.
     at: usize,
-    cookie: u64,
-    is_change: bool,
-    /// A write that is to be durable.
-    is_fua: bool,
+    io: Io,
+    patience: Patience,
+}
+
+/// Until when a request is repeated for which the system has no room; `None`: it had some.
+#[derive(Default)]
+struct Patience(Option<u64>);
+
+impl Patience {
+    /// There is no room at this time. Returns whether the request is repeated.
+    fn is_left(&mut self, now_ns: u64) -> bool {
+        now_ns < *self.0.get_or_insert(now_ns + LOCAL_BUSY_NS)
+    }
 }
 
 /// See the module.
@@ -93,6 +109,8 @@ pub(crate) struct Locals {
     each_max: u32,
     ios: SlotMap<LocalIo>,
     requests: VecDeque<DeviceRequest>,
+    /// Names of requests that are repeated, and when, by that time.
+    paused: VecDeque<(u64, u32)>,
     done: VecDeque<IoDone>,
     events: VecDeque<HostEvent>,
     /// When the clock was read last.
@@ -127,6 +145,7 @@ impl Locals {
             given_up: 0,
             is_unreported: false,
             is_flushing: false,
+            flush_patience: Patience::default(),
             flushing: Vec::new(),
             next_flush: Vec::new(),
         };
@@ -163,17 +182,15 @@ impl Locals {
         if local.in_flight == self.each_max {
             return Err(SubmitError::Full);
         }
-        let is_change = !matches!(io.op, IoOp::Read | IoOp::Flush);
-        if is_change && local.config.read_only {
+        if is_change(io.op) && local.config.read_only {
             self.done.push_back(ended(io.cookie, Outcome::ReadOnly));
             return Ok(());
         }
         local.in_flight += 1;
         let slot = self.ios.insert(LocalIo {
             at,
-            cookie: io.cookie,
-            is_change,
-            is_fua: matches!(io.op, IoOp::Write { fua: true }),
+            io: *io,
+            patience: Patience::default(),
         });
         let slot = slot.index();
         match io.op {
@@ -182,10 +199,7 @@ impl Locals {
                 local.flushing.push(slot);
                 self.flush(at);
             }
-            _ => {
-                let request = device::request(io, local.config.device, MARK | slot);
-                self.requests.push_back(request);
-            }
+            _ => self.send(slot),
         }
         Ok(())
     }
@@ -195,9 +209,42 @@ impl Locals {
         let local = &mut self.all[at];
         assert!(!local.is_flushing, "{}: it is flushed", local.config.name);
         local.is_flushing = true;
-        let id = MARK | (FLUSHES + at as u32);
-        self.requests
-            .push_back(device::flush(local.config.device, id));
+        self.send(FLUSHES + at as u32);
+    }
+
+    /// Sends a device the request of this name: an I/O, or its flush.
+    fn send(&mut self, name: u32) {
+        let request = match name.checked_sub(FLUSHES) {
+            Some(at) => device::flush(self.all[at as usize].config.device, MARK | name),
+            None => {
+                let LocalIo { at, io, .. } = &self.ios[name];
+                device::request(io, self.all[*at].config.device, MARK | name)
+            }
+        };
+        self.requests.push_back(request);
+    }
+
+    /// The system had no room for the request of this name.
+    fn pause(&mut self, name: u32) {
+        let due_ns = self.now_ns + LOCAL_BUSY_PAUSE_NS;
+        self.paused.push_back((due_ns, name));
+    }
+
+    /// Once per turn: requests whose pause is over are repeated.
+    pub fn turn(&mut self, now_ns: u64) {
+        self.set_now(now_ns);
+        while let Some((due_ns, name)) = self.paused.front().copied()
+            && due_ns <= now_ns
+        {
+            self.paused.pop_front();
+            self.send(name);
+        }
+    }
+
+    /// When a pause is over.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        self.paused.front().map(|(due_ns, _)| *due_ns)
     }
 
     /// Whether a device request has a name of these devices.
@@ -208,20 +255,30 @@ impl Locals {
 
     /// A device request has ended.
     pub fn handle_device(&mut self, id: u32, end: Result<(), DeviceError>) {
-        let slot = id & !MARK;
-        let outcome = device::outcome(end, &[0; 3], 0);
-        match slot.checked_sub(FLUSHES) {
-            Some(at) => self.flush_ended(at as usize, outcome),
-            None => self.end(slot, outcome),
+        let name = id & !MARK;
+        let Some(at) = name.checked_sub(FLUSHES) else {
+            let outcome = device::outcome(end, &[0; 3], 0);
+            let is_busy = matches!(outcome, Outcome::Busy { .. });
+            if is_busy && self.ios[name].patience.is_left(self.now_ns) {
+                return self.pause(name);
+            }
+            return self.end(name, outcome);
+        };
+        let flush = &mut self.all[at as usize].flush_patience;
+        if end == Err(DeviceError::NotBegun) && flush.is_left(self.now_ns) {
+            return self.pause(name);
         }
+        *flush = Patience::default();
+        self.flush_ended(at as usize, end.is_ok());
     }
 
     fn end(&mut self, slot: u32, outcome: Outcome) {
-        let io = self.ios.remove(self.ios.key(slot));
-        let local = &mut self.all[io.at];
+        let LocalIo { at, io, .. } = self.ios.remove(self.ios.key(slot));
+        let local = &mut self.all[at];
         local.in_flight -= 1;
         let is_over = !matches!(outcome, Outcome::Busy { .. } | Outcome::PathError);
-        if io.is_fua && is_over && !outcome.is_done() {
+        let is_fua = io.op == IoOp::Write { fua: true };
+        if is_fua && is_over && !outcome.is_done() {
             // It flushes the file, and so took the report of other writes that failed.
             local.given_up = local.given_up.wrapping_add(1);
             local.is_unreported = true;
@@ -230,16 +287,13 @@ impl Locals {
     }
 
     /// A flush has ended, for all that waited for it.
-    fn flush_ended(&mut self, at: usize, outcome: Outcome) {
+    fn flush_ended(&mut self, at: usize, is_done: bool) {
         let local = &mut self.all[at];
         local.is_flushing = false;
-        if matches!(outcome, Outcome::Busy { .. }) {
-            return self.flush(at); // it was not begun (T6)
-        }
-        let is_lost = outcome.is_done() && mem::take(&mut local.is_unreported);
+        let is_lost = is_done && mem::take(&mut local.is_unreported);
         // It is told once: asked again, the device finds nothing unflushed.
-        let outcome = match outcome.is_done() && !is_lost {
-            true => outcome,
+        let outcome = match is_done && !is_lost {
+            true => Outcome::Done,
             false => Outcome::MediaError,
         };
         if !outcome.is_done() {
@@ -290,8 +344,8 @@ impl Locals {
     /// The cookie of the I/O that a change is of; `None`: the request is none.
     pub fn changes_for(&self, id: u32) -> Option<u64> {
         let key = self.ios.find(id & !MARK)?;
-        let io = self.ios.get(key).filter(|it| it.is_change)?;
-        Some(io.cookie)
+        let io = &self.ios.get(key)?.io;
+        is_change(io.op).then_some(io.cookie)
     }
 
     /// When a change that is allowed now has to start.
@@ -332,6 +386,10 @@ impl Locals {
     }
 }
 
+fn is_change(op: IoOp) -> bool {
+    !matches!(op, IoOp::Read | IoOp::Flush)
+}
+
 fn ended(cookie: u64, outcome: Outcome) -> IoDone {
     IoDone {
         cookie,
@@ -354,6 +412,8 @@ mod tests {
     use crate::machine::{DeviceOp, Span};
 
     const BLOCK: u32 = 4096;
+    /// Asked of devices, and told to front ends.
+    const NOTHING: (Vec<(DeviceOp, u32)>, Vec<(u64, Outcome)>) = (Vec::new(), Vec::new());
 
     fn locals(count: u16) -> Locals {
         let local = |number| LocalConfig {
@@ -465,11 +525,60 @@ mod tests {
     #[test]
     fn t06_flush_that_was_not_begun_is_repeated() {
         let mut locals = locals(1);
+        locals.turn(5);
         locals.submit(0, &io(IoOp::Flush, 1)).unwrap();
-        flush_once(&mut locals, Err(DeviceError::Os(4)));
-        assert_eq!(done(&mut locals), []);
+        flush_once(&mut locals, Err(DeviceError::NotBegun));
+        assert_eq!(locals.poll_timeout(), Some(5 + LOCAL_BUSY_PAUSE_NS));
+        locals.turn(4 + LOCAL_BUSY_PAUSE_NS);
+        assert_eq!((asked(&mut locals), done(&mut locals)), NOTHING);
+        // Another one is for the next flush: this one may begin any time.
+        locals.submit(0, &io(IoOp::Flush, 2)).unwrap();
+        locals.turn(5 + LOCAL_BUSY_PAUSE_NS);
         flush_once(&mut locals, Ok(()));
         assert_eq!(done(&mut locals), [(1, Outcome::Done)]);
+        assert_eq!(locals.poll_timeout(), None);
+        // Of one that was begun the number may be the report of a lost write.
+        flush_once(&mut locals, Err(DeviceError::Os(12)));
+        assert_eq!(done(&mut locals), [(2, Outcome::MediaError)]);
+    }
+
+    #[test]
+    fn t06_io_without_room_is_repeated_for_a_while() {
+        let mut locals = locals(1);
+        let busy = [
+            DeviceError::Os(11),
+            DeviceError::Os(12),
+            DeviceError::NotBegun,
+        ];
+        let write = |fua| IoOp::Write { fua };
+        let ops = [IoOp::Read, write(false), write(true)];
+        for (op, cookie) in ops.into_iter().zip(0..) {
+            let begins_ns = locals.now_ns;
+            locals.submit(0, &io(op, cookie)).unwrap();
+            let requests = asked(&mut locals);
+            let [(_, id)] = requests[..] else {
+                unreachable!("{requests:?}");
+            };
+            for error in busy {
+                locals.handle_device(id, Err(error));
+                assert_eq!((asked(&mut locals), done(&mut locals)), NOTHING);
+                let due_ns = locals.poll_timeout().unwrap();
+                assert_eq!(due_ns, locals.now_ns + LOCAL_BUSY_PAUSE_NS);
+                locals.turn(due_ns);
+                assert_eq!(asked(&mut locals), requests, "the same again");
+            }
+            assert_eq!(locals.changes_for(id).is_some(), is_change(op), "T9");
+            if cookie == 0 {
+                locals.handle_device(id, Ok(()));
+                assert_eq!(done(&mut locals), [(cookie, Outcome::Done)]);
+                continue;
+            }
+            locals.turn(begins_ns + LOCAL_BUSY_PAUSE_NS + LOCAL_BUSY_NS);
+            locals.handle_device(id, Err(DeviceError::Os(12)));
+            let busy = Outcome::Busy { after_ns: 0 };
+            assert_eq!(done(&mut locals), [(cookie, busy)]);
+        }
+        assert_eq!((locals.all[0].in_flight, locals.poll_timeout()), (0, None));
     }
 
     #[test]

@@ -160,6 +160,8 @@ pub enum DeviceError {
     /// The way to the device is gone, and nobody knows what became of the request; it is no failure
     /// of the device.
     Lost,
+    /// Our own system had nothing to execute the request with: nothing of it was done.
+    NotBegun,
     /// The operating system's error number.
     Os(i32),
     /// Status from its controller.

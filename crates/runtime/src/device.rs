@@ -30,6 +30,7 @@ use crate::memory::MemoryDevice;
 use crate::queues::QueueBackend;
 use crate::reactor::{Reactor, Tag};
 use crate::truncation_guard::Looked;
+use crate::workers::NO_THREAD;
 use crate::{Device, FileDevice, PassthroughDevice, QueueDevice, RuntimeError, volatile};
 use block::SlotMap;
 use blocking::Inbox;
@@ -762,6 +763,7 @@ pub(crate) fn device_error(error: Errno) -> DeviceError {
         Errno::NOSPC | Errno::DQUOT => DeviceError::Full,
         Errno::ROFS | Errno::PERM | Errno::BADF => DeviceError::ReadOnly,
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => DeviceError::Unsupported,
+        NO_THREAD => DeviceError::NotBegun,
         error => DeviceError::Os(error.raw_os_error()),
     }
 }

@@ -1,4 +1,5 @@
 //! All limits of this crate.
+use engine::limits::{LOCAL_IO_MAX, LOCALS_MAX};
 
 /// Most connections of one reactor: each may hold one receive buffer, whose numbers are 15 bits
 /// wide.
@@ -46,6 +47,10 @@ pub const SEND_STALL_NS: u64 = 30_000_000_000;
 pub const EXTENTS_MAX: usize = 64;
 /// File operations in flight; more wait.
 pub const FILE_OPERATIONS_MAX: usize = 512;
+const _: () = assert!(
+    LOCAL_IO_MAX as usize + LOCALS_MAX <= FILE_OPERATIONS_MAX,
+    "a local device that hangs takes no other's operations (T52)"
+);
 /// Threads that make system calls of one file (T52).
 pub const FILE_WORKERS_MAX: usize = 16;
 /// Questions about holes in one file that they have at a time; further ones are not asked. A file

@@ -69,6 +69,9 @@ impl Drop for FileHandle {
     }
 }
 
+/// There was no thread for a job, of which nothing was done. No system call on a file ends so.
+pub const NO_THREAD: Errno = Errno::USERS;
+
 /// Under which condition a system call may be made.
 #[derive(Clone, Debug)]
 pub enum Permit {
@@ -257,7 +260,7 @@ impl Workers {
         has_room
     }
 
-    /// Hands a job over. It ends with ENOMEM where the system has no thread for it.
+    /// Hands a job over. It ends with [`NO_THREAD`] where the system has no thread for it.
     pub fn submit(&self, job: Job) {
         let mut state = self.0.lock();
         state.jobs.push_back(job);
@@ -281,7 +284,7 @@ impl Workers {
         };
         drop(state);
         for job in left {
-            self.0.end(job, Err(Errno::NOMEM));
+            self.0.end(job, Err(NO_THREAD));
         }
     }
 }

@@ -145,6 +145,7 @@ pub(crate) fn outcome(result: Result<(), DeviceError>, crdt: &[u16; 3], retries:
         Err(DeviceError::Unsupported) => Outcome::Unsupported,
         Err(DeviceError::CutShort) => Outcome::CutShort,
         Err(DeviceError::Lost) => Outcome::PathError,
+        Err(DeviceError::NotBegun) => BUSY,
         Err(DeviceError::Os(errno)) => os(errno),
         Err(DeviceError::Nvme(status)) => status::outcome(status, crdt, retries),
     }
@@ -178,7 +179,7 @@ pub(super) fn is_gone(result: Result<(), DeviceError>) -> bool {
 pub(super) fn is_ours(result: Result<(), DeviceError>) -> bool {
     matches!(
         result,
-        Err(DeviceError::Os(EINTR | EAGAIN | ENOMEM | ENOBUFS))
+        Err(DeviceError::NotBegun | DeviceError::Os(EINTR | EAGAIN | ENOMEM | ENOBUFS))
     )
 }
 
@@ -192,7 +193,7 @@ pub(super) fn is_in_transit(result: Result<(), DeviceError>) -> bool {
 #[cold]
 fn os(errno: i32) -> Outcome {
     match errno {
-        EINTR | EAGAIN | ENOMEM | ENOBUFS => Outcome::Busy { after_ns: 0 }, // T6
+        EINTR | EAGAIN | ENOMEM | ENOBUFS => BUSY,
         ENXIO | ENODEV | ENOLINK | ESHUTDOWN => Outcome::PathError,
         ETIMEDOUT => Outcome::TimedOut,
         EBADE => Outcome::Reservation,
@@ -200,6 +201,9 @@ fn os(errno: i32) -> Outcome {
         _ => Outcome::MediaError,
     }
 }
+
+/// Our own system had no room (T6).
+const BUSY: Outcome = Outcome::Busy { after_ns: 0 };
 
 const EINTR: i32 = 4;
 const ENXIO: i32 = 6;
@@ -286,6 +290,7 @@ mod tests {
         assert_eq!(outcome(Err(DeviceError::ReadOnly)), Outcome::ReadOnly);
         assert_eq!(outcome(Err(DeviceError::Mismatch)), Outcome::Mismatch);
         assert_eq!(outcome(Err(DeviceError::Unsupported)), Outcome::Unsupported);
+        assert_eq!(outcome(Err(DeviceError::NotBegun)), BUSY);
         assert_eq!(outcome(Ok(())), Outcome::Done);
     }
 

@@ -28,7 +28,7 @@ pub(super) fn of_device_error(action: Action, error: DeviceError) -> Status {
         (DeviceError::Nvme(status), _) => status,
         (DeviceError::CutShort, Action::Read | Action::Compare) => Status::UNRECOVERED_READ,
         (DeviceError::CutShort, _) => Status::WRITE_FAULT,
-        (DeviceError::Lost, _) => Status::INTERNAL_ERROR,
+        (DeviceError::Lost | DeviceError::NotBegun, _) => Status::INTERNAL_ERROR,
         (DeviceError::Os(errno), _) if TRANSIENT.contains(&errno) => Status::INTERNAL_ERROR,
         (DeviceError::Os(_), Action::Read | Action::Compare) => Status::UNRECOVERED_READ,
         (DeviceError::Os(_), _) => Status::WRITE_FAULT,
@@ -46,6 +46,7 @@ mod tests {
             DeviceError::Full,
             DeviceError::ReadOnly,
             DeviceError::Unsupported,
+            DeviceError::NotBegun,
             DeviceError::Os(5),
             DeviceError::Os(12),
         ];

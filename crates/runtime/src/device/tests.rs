@@ -117,6 +117,8 @@ fn the_systems_errors_are_told_apart() {
         (Errno::ROFS, DeviceError::ReadOnly),
         (Errno::PERM, DeviceError::ReadOnly),
         (Errno::OPNOTSUPP, DeviceError::Unsupported),
+        (Errno::NOMEM, DeviceError::Os(12)),
+        (NO_THREAD, DeviceError::NotBegun),
         (Errno::IO, DeviceError::Os(5)),
     ] {
         assert_eq!(device_error(error), expected);
