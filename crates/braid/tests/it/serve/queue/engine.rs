@@ -6,7 +6,11 @@ use nvme::wire::Status;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A mirror v0, and beside it memory, a file, and two paths to a target.
 struct Volumes {
@@ -23,7 +27,7 @@ impl Volumes {
     fn new() -> Option<Self> {
         let place = Place::new()?;
         let (target, uris) = two_ports(place.0.path(), "t")?;
-        let file = std::fs::File::create(place.path("blocks")).unwrap();
+        let file = fs::File::create(place.path("blocks")).unwrap();
         file.set_len(8 << 20).unwrap();
         Some(Self {
             place,
@@ -39,7 +43,7 @@ impl Volumes {
     /// With the volumes of these namespaces, and v0.
     fn config(&self, namespaces: &[(u32, &str)], keys: &str) {
         self.place.config("");
-        let mut text = std::fs::read_to_string(self.place.path("b.toml")).unwrap();
+        let mut text = fs::read_to_string(self.place.path("b.toml")).unwrap();
         for (_, volume) in namespaces.iter().filter(|it| it.1 != "v0") {
             let paths = match *volume {
                 "memory" => vec!["mem:8MiB".to_owned()],
@@ -56,7 +60,7 @@ impl Volumes {
         for (nsid, volume) in namespaces {
             text += &format!("[[queue.namespace]]\nvolume = \"{volume}\"\nnsid = {nsid}\n");
         }
-        std::fs::write(self.place.path("b.toml"), text).unwrap();
+        fs::write(self.place.path("b.toml"), text).unwrap();
     }
 
     fn bench(&self, words: &[&str]) -> Value {
@@ -207,9 +211,9 @@ fn reload_ends_and_begins_servers() {
         return;
     };
     volumes.config(&[], "");
-    let text = std::fs::read_to_string(volumes.place.path("b.toml")).unwrap();
+    let text = fs::read_to_string(volumes.place.path("b.toml")).unwrap();
     let (none, _) = text.split_once("[[queue]]").unwrap();
-    std::fs::write(volumes.place.path("b.toml"), none).unwrap();
+    fs::write(volumes.place.path("b.toml"), none).unwrap();
     let engine = engine(volumes.place.0.path());
     let reload = || {
         let reloaded = volumes.place.ask(&["reload"]);
@@ -231,7 +235,7 @@ fn reload_ends_and_begins_servers() {
     let mut queue = wait_until(|| Queue::open(&volumes.socket(), &options).ok());
     let known = shifts(&mut queue, &[1]);
     assert!(write(&mut queue, &known, 1, 1).is_success());
-    std::fs::write(volumes.place.path("b.toml"), none).unwrap();
+    fs::write(volumes.place.path("b.toml"), none).unwrap();
     let gone = volumes.place.ask(&["reload", "--force"]);
     let said = String::from_utf8_lossy(&gone.stdout).into_owned();
     assert!(said.contains("removed queues"), "{said}");
@@ -272,5 +276,119 @@ fn reload_changes_server_that_waits() {
     let known = shifts(&mut another, &[1]);
     assert!(write(&mut another, &known, 1, 1).is_success());
     drop((queue, next, another));
+    end(engine);
+}
+
+/// It can't have its socket again, as there is a directory in its place.
+#[test]
+fn failed_server_is_shown_until_a_reload_begins_it() {
+    let Some(volumes) = Volumes::new() else {
+        return;
+    };
+    volumes.config(&ALL, "user_irq = 0\n");
+    let engine = engine(volumes.place.0.path());
+    let mut queue = volumes.open();
+    let known = shifts(&mut queue, &[5]);
+    // The server that runs waits for this command before it ends.
+    volumes.target.signal(Signal::STOP);
+    let pieces = [queue.data().unwrap().piece(0, 4096)];
+    let written = queue.write((5, false), 8, 4096 >> known[&5], &pieces, 0);
+    written.unwrap();
+    queue.submit().unwrap();
+    volumes.config(&ALL, "user_irq = 1\n");
+    let reloaded = volumes.place.ask(&["reload"]);
+    assert!(reloaded.status.success(), "{reloaded:?}");
+    fs::remove_file(volumes.socket()).unwrap();
+    fs::create_dir(volumes.socket()).unwrap();
+    volumes.target.signal(Signal::CONT);
+    let why = || {
+        let output = volumes.place.ask(&["check", "memory", "-o", "json"]);
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let of = &value["volumes"][0];
+        (
+            of["state"] == "degraded",
+            of["why"].as_str().map(str::to_owned),
+        )
+    };
+    wait_until(|| {
+        let (is_degraded, why) = why();
+        let is_told = why.is_some_and(|it| it.contains("has failed; braid reload"));
+        is_told.then(|| assert!(is_degraded))
+    });
+    let shown = volumes.place.ask(&["stat", "memory"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("?nsid=2: its server has failed"), "{shown}");
+    fs::remove_dir(volumes.socket()).unwrap();
+    let reloaded = volumes.place.ask(&["reload"]);
+    let said = String::from_utf8_lossy(&reloaded.stdout);
+    assert!(said.contains("anew, which had failed"), "{reloaded:?}");
+    wait_until(|| Queue::open(&volumes.socket(), &Options::default()).ok());
+    assert_eq!(why(), (false, None));
+    drop(queue);
+    end(engine);
+}
+
+/// A control group whose processes may have so much memory together.
+struct Group(PathBuf);
+
+impl Group {
+    /// # Errors
+    /// This machine, or its user, can't have one.
+    fn new(bytes: u64) -> std::io::Result<Self> {
+        let root = Path::new("/sys/fs/cgroup");
+        let controllers = fs::read_to_string(root.join("cgroup.subtree_control"));
+        let of_two = controllers.is_ok_and(|it| it.contains("memory"));
+        let (above, limit) = match of_two {
+            true => (root.to_owned(), "memory.max"),
+            false => (root.join("memory"), "memory.limit_in_bytes"),
+        };
+        let it = Self(above.join(format!("braid-test-{}", std::process::id())));
+        fs::create_dir(&it.0)?;
+        fs::write(it.0.join(limit), bytes.to_string())?;
+        Ok(it)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// It is killed, as it has more memory than its control group may; the others go on.
+#[test]
+fn client_beyond_its_memory_limit_ends_alone() {
+    let group = match Group::new(24 << 20) {
+        Ok(group) => group,
+        Err(why) => {
+            let name = "client_beyond_its_memory_limit_ends_alone";
+            let _ = writeln!(std::io::stderr(), "SKIP {name}: no control group: {why}");
+            return;
+        }
+    };
+    let Some(volumes) = Volumes::new() else {
+        return;
+    };
+    volumes.config(&ALL, "");
+    let engine = engine(volumes.place.0.path());
+    let mut queue = volumes.open();
+    let known = shifts(&mut queue, &[2]);
+    let mut client = Command::new("sh");
+    client.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
+    client.arg(group.0.join("cgroup.procs"));
+    client.arg(env!("CARGO_BIN_EXE_braid"));
+    client.args(["queue", "bench", "--socket"]);
+    client.arg(volumes.socket());
+    // 64 MiB, which it populates before it has a queue.
+    client.args("--nsid 2 --rw randwrite --bs 256k --iodepth 256 --runtime 60".split(' '));
+    let ended = client.output().unwrap();
+    assert_eq!(ended.status.signal(), Some(9), "{ended:?}");
+    assert!(write(&mut queue, &known, 2, 1).is_success());
+    wait_until(|| {
+        let stat = volumes.place.told(&["stat", "memory"]);
+        let export = &stat["volumes"][0]["exports"][0];
+        (export["clients"] == 1 && export["failed"] == false).then_some(())
+    });
+    drop(queue);
     end(engine);
 }
