@@ -286,6 +286,36 @@ fn a_fault_that_touches_nothing_is_not_counted_as_one() {
     }
 }
 
+/// One core of a host stands still for 10 s, longer than keep-alive and time-outs of I/O, while
+/// clients of all cores use a volume. Its clients are cut off meanwhile and return to the others.
+#[test]
+fn core_that_stands_still_for_10_s_loses_nothing() {
+    let plans = (1..).map(Plan::draw).filter(|plan| {
+        let it = &plan.layout;
+        it.cores > 1 && it.habit.homes == u32::from(it.cores)
+    });
+    for (at, mut plan) in plans.take(12).enumerate() {
+        let core = at as u64 % u64::from(plan.layout.cores);
+        let fault = |kind, at_ms: u64, lasts_ms: u64, whom| Fault {
+            kind,
+            at_ns: at_ms * 1_000_000,
+            lasts_ns: lasts_ms * 1_000_000,
+            whom,
+            when: None,
+        };
+        plan.faults = vec![
+            fault(Kind::FreezeHost, 300, 10_000, 64 * core),
+            fault(Kind::ClientReset, 2_000, 5, 0),
+        ];
+        let report = run::run(&plan);
+        let (seed, found) = (plan.seed, &report.finding);
+        assert!(found.is_none(), "seed {seed}: {found:?}");
+        assert_eq!(report.missed, [], "seed {seed}");
+        assert!(report.time_ns > 10_300_000_000, "seed {seed}");
+        assert!(report.judged.contains(&Check::Cores), "seed {seed}");
+    }
+}
+
 #[test]
 fn cells_that_cannot_be_are_not_asked_for() {
     let (kind, state, why) = aim::IMPOSSIBLE[0];
