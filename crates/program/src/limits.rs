@@ -15,10 +15,18 @@ pub const TABLES_MAX: usize = 4;
 /// Most elements of a table.
 pub const TABLE_ELEMENTS_MAX: usize = 1 << 16;
 
-/// Deepest recursion, and most cells of the interpreter's stack (8 bytes each).
+/// Deepest recursion.
 pub const CALLS_MAX: usize = 256;
-/// See [`CALLS_MAX`].
-pub const STACK_CELLS_MAX: usize = 1 << 16;
+
+/// Most cells of the interpreter's stack, 8 bytes each: parameters, locals and operands of all
+/// calls that are under way. All of it is allocated with the instance.
+pub const STACK_CELLS_MAX: usize = 4096;
+
+/// Most locals of a function: each call sets them to 0, which its fuel does not pay for.
+pub const LOCALS_MAX: u32 = 128;
+
+/// Most parameters, and most results, of a function or block: a branch copies them for one unit.
+pub const VALUES_MAX: usize = 32;
 
 /// Fuel of the start function and of `_initialize` or `__wasm_call_ctors`, each.
 pub const START_FUEL: u64 = 20_000_000;

@@ -1,6 +1,6 @@
 //! Loads a program: a file becomes a module that has been checked.
 use crate::instance::{Compiled, Instance};
-use crate::limits::{CALLS_MAX, FILE_BYTES_MAX, STACK_CELLS_MAX};
+use crate::limits::{CALLS_MAX, FILE_BYTES_MAX, LOCALS_MAX, STACK_CELLS_MAX, VALUES_MAX};
 use crate::runner::{Runner, Shared, State};
 use crate::workshop::Workshop;
 use crate::{fuel, wasi};
@@ -13,6 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use wasmi::{CompilationMode, Config, EnforcedLimits, Engine, Module};
+use wasmparser::{BinaryReaderError, Parser, Payload};
 
 /// `O_NONBLOCK`: a FIFO without a writer must not hold up its reader.
 const NONBLOCK: i32 = 0o4000;
@@ -39,6 +40,19 @@ pub enum LoadError {
     /// No module, or one with features that are not allowed.
     #[error("not a WebAssembly module that braid can run: {0}")]
     Module(String),
+    /// A function over [`LOCALS_MAX`].
+    #[error(
+        "its function {function} has {locals} locals, more than {LOCALS_MAX}; optimized code has fewer"
+    )]
+    Locals {
+        /// Index, imports included.
+        function: u32,
+        /// As it declares them.
+        locals: u32,
+    },
+    /// A type over [`VALUES_MAX`].
+    #[error("a function or block of it has more than {VALUES_MAX} parameters or results")]
+    Values,
     /// It wants something that is not offered.
     #[error("imports {0}, which does not exist{1}")]
     Import(String, &'static str),
@@ -164,6 +178,12 @@ impl Program {
     }
 
     fn compile(&self) -> Result<Compiled, LoadError> {
+        let limits = match self.options.wasi {
+            // Go's runtime has more globals and data segments.
+            true => EnforcedLimits::default(),
+            false => EnforcedLimits::strict(),
+        };
+        let stack_bytes = STACK_CELLS_MAX * size_of::<u64>();
         let mut config = Config::default();
         config
             .consume_fuel(true)
@@ -171,9 +191,10 @@ impl Program {
             .fuel_cost(fuel::bulk())
             .compilation_mode(CompilationMode::Eager)
             .ignore_custom_sections(true)
-            .enforced_limits(EnforcedLimits::default())
+            .enforced_limits(limits)
             .set_max_recursion_depth(CALLS_MAX)
-            .set_max_stack_height(STACK_CELLS_MAX)
+            .set_max_stack_height(stack_bytes)
+            .set_min_stack_height(stack_bytes)
             .set_max_cached_stacks(1)
             .wasm_multi_memory(false)
             .wasm_custom_page_sizes(false);
@@ -192,8 +213,41 @@ impl Program {
                 return Err(LoadError::Import(name, hint));
             }
         }
+        check_unpaid(&self.bytes)?;
         Ok(Compiled::new(engine, module, self.options.wasi))
     }
+}
+
+/// Checks the sizes of a valid module whose time its fuel does not pay for.
+fn check_unpaid(bytes: &[u8]) -> Result<(), LoadError> {
+    let invalid = |error: BinaryReaderError| LoadError::Module(error.to_string());
+    let mut function = 0;
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(invalid)? {
+            Payload::TypeSection(types) => {
+                for it in types.into_iter_err_on_gc_types() {
+                    let it = it.map_err(invalid)?;
+                    if it.params().len().max(it.results().len()) > VALUES_MAX {
+                        return Err(LoadError::Values);
+                    }
+                }
+            }
+            // Only functions can be imported: see `Program::compile`.
+            Payload::ImportSection(imports) => function = imports.count(),
+            Payload::CodeSectionEntry(body) => {
+                let mut locals = 0_u32;
+                for group in body.get_locals_reader().map_err(invalid)? {
+                    locals = locals.saturating_add(group.map_err(invalid)?.0);
+                }
+                if locals > LOCALS_MAX {
+                    return Err(LoadError::Locals { function, locals });
+                }
+                function += 1;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// An error of the interpreter, in one line.

@@ -1,6 +1,6 @@
 //! Modules written by hand: what is refused, what is survived, and how.
 use super::*;
-use crate::limits::{FAULTS_MAX, FILE_BYTES_MAX, WINDOW};
+use crate::limits::{FAULTS_MAX, FILE_BYTES_MAX, VALUES_MAX, WINDOW};
 use policy::{
     Ana, Choice, Completion, Ended, Group, PathIndex, PathView, Policy, Program as _, Request,
     Selector, Ticket,

@@ -159,6 +159,61 @@ fn too_much_memory_is_refused() {
     assert!(load(&wat::parse_str(rust).unwrap()).is_ok());
 }
 
+/// Locals are set to 0, and values of blocks copied, for no fuel.
+#[test]
+fn functions_over_unpaid_limits_are_refused() {
+    let select = "(func (export \"braid_select\") (param i32 i32) (result i32) (i32.const 0))";
+    let with = |part: &str, count: usize| {
+        let parts = part.replace("MANY", &"i64 ".repeat(count));
+        let abort = "(import \"env\" \"abort\" (func (param i32 i32 i32 i32)))";
+        let text = format!(
+            "(module {abort} (memory (export \"memory\") 1)
+               (global (export \"braid_context\") i32 (i32.const 0)) {select} {parts})"
+        );
+        load(&wat::parse_str(text).unwrap())
+    };
+    let locals = "(func (local i32) (local MANY))";
+    assert!(with(locals, 127).is_ok());
+    assert_eq!(
+        with(locals, 128).unwrap_err().to_string(),
+        "its function 2 has 129 locals, more than 128; optimized code has fewer"
+    );
+    let huge = format!("(func {})", "(local MANY)".repeat(200));
+    assert!(with(&huge, 200).is_err());
+    for part in [
+        "(func (param MANY))",
+        "(func (result MANY) unreachable)",
+        "(func unreachable (loop (param MANY) unreachable))",
+    ] {
+        assert!(with(part, VALUES_MAX).is_ok(), "{part}");
+        assert!(with(part, VALUES_MAX + 1).is_err(), "{part}");
+        let wasi = Options { wasi: true };
+        let bytes = module(&format!(
+            "{select} {}",
+            part.replace("MANY", &"i64 ".repeat(33))
+        ));
+        let why = Program::new("go", &bytes, wasi).unwrap_err();
+        assert!(matches!(why, LoadError::Values), "{part}: {why}");
+    }
+}
+
+/// The interpreter counts its stack in bytes: 30 calls of 128 locals fit, 40 don't.
+#[test]
+fn stack_has_4096_cells() {
+    for (depth, choice) in [(30, Choice::Path(1)), (40, Choice::FallBack)] {
+        let many = "i64 ".repeat(126);
+        let (_, mut it) = runner(&module(&format!(
+            "(func $deep (param $n i32) (local {many})
+               (if (local.get $n) (then (call $deep (i32.sub (local.get $n) (i32.const 1))))))
+             (func (export \"braid_select\") (param $r i32) (param $p i32) (result i32)
+               (if (i32.eqz (i32.load offset=4 (local.get $r)))
+                 (then (call $deep (i32.const {depth}))))
+               (i32.const 1))"
+        )));
+        assert_eq!(it.select(&REQUEST, &[VIEW; 2], &[0; 2]), choice, "{depth}");
+    }
+}
+
 #[test]
 fn endless_starts_are_refused() {
     let select = "(func (export \"braid_select\") (param i32 i32) (result i32) (i32.const 0))";
