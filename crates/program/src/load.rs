@@ -131,6 +131,17 @@ impl Program {
         Ok(it)
     }
 
+    /// The same module, as if it were loaded now: without counts, and not taken out.
+    pub fn anew(&self) -> Self {
+        Self {
+            id: self.id,
+            sha256: self.sha256,
+            bytes: self.bytes.clone(),
+            options: self.options,
+            shared: Arc::default(),
+        }
+    }
+
     /// Its name and the begin of its hash.
     pub fn id(&self) -> ProgramId {
         self.id
@@ -253,5 +264,10 @@ fn check_unpaid(bytes: &[u8]) -> Result<(), LoadError> {
 /// An error of the interpreter, in one line.
 fn words(error: &wasmi::Error) -> String {
     let text = error.to_string();
-    text.lines().next().unwrap_or_default().to_owned()
+    let line = text.lines().next().unwrap_or_default();
+    // The bytes that follow tell a user nothing.
+    line.split(" - expected")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }

@@ -70,6 +70,35 @@ pub struct State {
     pub is_out: bool,
 }
 
+impl Counts {
+    /// Adds those of others.
+    pub fn add(&mut self, other: &Self) {
+        self.choices += other.choices;
+        self.fuel += other.fuel;
+        self.calls += other.calls;
+        self.fuel_max = self.fuel_max.max(other.fuel_max);
+        for (sum, it) in self.faults.iter_mut().zip(other.faults) {
+            *sum += it;
+        }
+    }
+
+    /// Those of faults that are not 0, by name: `trap 2, no-such-path 7`.
+    pub fn faults_in_words(&self) -> String {
+        let all = Fault::ALL.iter().zip(self.faults);
+        let all = all.filter(|(_, count)| *count > 0);
+        let all = all.map(|(fault, count)| format!("{} {count}", fault.name()));
+        all.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl State {
+    /// Adds that of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.counts.add(&other.counts);
+        self.is_out |= other.is_out;
+    }
+}
+
 /// Counts of one core, which alone writes them (T47).
 #[derive(Default)]
 #[repr(align(64))]
@@ -115,13 +144,13 @@ impl Shared {
         let cores = self.cores.lock().unwrap_or_else(PoisonError::into_inner);
         let mut counts = Counts::default();
         for core in cores.iter() {
-            counts.choices += core.choices.load(Relaxed);
-            counts.fuel += core.fuel.load(Relaxed);
-            counts.calls += core.calls.load(Relaxed);
-            counts.fuel_max = counts.fuel_max.max(core.fuel_max.load(Relaxed));
-            for (sum, it) in counts.faults.iter_mut().zip(&core.faults) {
-                *sum += it.load(Relaxed);
-            }
+            counts.add(&Counts {
+                choices: core.choices.load(Relaxed),
+                faults: core.faults.each_ref().map(|it| it.load(Relaxed)),
+                fuel: core.fuel.load(Relaxed),
+                calls: core.calls.load(Relaxed),
+                fuel_max: core.fuel_max.load(Relaxed),
+            });
         }
         State {
             counts,

@@ -43,10 +43,14 @@ pub struct SimArgs {
     /// Also weighted-latency with its window of 15 s; without, 50 ms
     #[arg(long)]
     pub long: bool,
-    /// Policies to compare, in this order [default:
-    /// numa,round-robin,queue-depth,weighted-latency,soonest, and what a scenario adds itself]
-    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = Policy::parse)]
-    pub policy: Vec<Policy>,
+    /// Policies to compare, in this order; program:FILE is a WebAssembly module that chooses
+    /// [default: numa,round-robin,queue-depth,weighted-latency,soonest, and what a scenario adds
+    /// itself]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = Choosing::parse)]
+    pub policy: Vec<Choosing>,
+    /// Programs may import the calls of WASI that Go needs; they do nothing
+    #[arg(long, requires = "policy")]
+    pub wasi: bool,
     /// Also soonest with second copies of late reads: nowhere, or everywhere [default: where a
     /// scenario says so]
     #[arg(long, value_enum, value_name = "WORD")]
@@ -95,6 +99,24 @@ pub struct SimArgs {
     pub chaos: ChaosArgs,
 }
 
+/// A policy to compare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choosing {
+    /// One of braid's.
+    Policy(Policy),
+    /// A program's file.
+    Program(PathBuf),
+}
+
+impl Choosing {
+    fn parse(text: &str) -> Result<Self, policy::PolicyError> {
+        match text.strip_prefix("program:") {
+            Some(file) if !file.is_empty() => Ok(Self::Program(file.into())),
+            _ => Policy::parse(text).map(Self::Policy),
+        }
+    }
+}
+
 /// Whether late reads get second copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum HedgeWord {
@@ -117,8 +139,8 @@ pub struct ChaosArgs {
     /// each seed from --seed on, and look for what no disk does. Exit code 1 on a finding; the last
     /// line then repeats it. Exit code 130 where nothing was found until it was interrupted, 3
     /// where it could not be told
-    #[arg(long, conflicts_with_all = ["names", "all", "long", "policy", "hedge", "report", "plot",
-        "check", "snapshot", "keep_bounds", "bounds", "pairs", "before"])]
+    #[arg(long, conflicts_with_all = ["names", "all", "long", "policy", "wasi", "hedge", "report",
+        "plot", "check", "snapshot", "keep_bounds", "bounds", "pairs", "before"])]
     pub chaos: bool,
     /// Worlds whose volume is a mirror, a family of their own
     #[arg(long, requires = "chaos")]

@@ -251,6 +251,7 @@ mod tests {
         let column = |&(name, _): &(&str, u64)| Column {
             name: name.to_owned(),
             policy: Policy::parse(name).unwrap(),
+            program: None,
             knobs: Knobs::default(),
             hedged: false,
             long: None,

@@ -25,15 +25,17 @@ mod scenario;
 mod show;
 
 use anyhow::{Context, bail};
-use args::{HedgeWord, SimArgs};
+use args::{Choosing, HedgeWord, SimArgs};
 use bounds::Kept;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::{Column, Row};
+use measure::{Column, Row, Tried};
 use policy::{Knobs, Policy};
+use program::{Options, Program};
 use scenario::Scenario;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use terminal::exit::{self, Exit, USAGE, Usage};
 use terminal::limits::THREADS_MAX;
 use terminal::output::{self, Format, OutputClosed, Style};
@@ -81,9 +83,9 @@ fn run(args: &SimArgs) -> anyhow::Result<()> {
     if args.names.is_empty() && !args.all && args.check.is_none() && args.snapshot.is_none() {
         return list(args);
     }
-    let scenarios = scenarios(args)?;
+    let (scenarios, columns) = (scenarios(args)?, asked(args)?);
     places::ready(args)?;
-    perform(args, scenarios).map_err(|why| {
+    perform(args, scenarios, &columns).map_err(|why| {
         if why.is::<OutputClosed>() {
             return why;
         }
@@ -116,8 +118,7 @@ fn list(args: &SimArgs) -> anyhow::Result<()> {
     }
 }
 
-fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
-    let columns = columns(args, args.policies());
+fn perform(args: &SimArgs, scenarios: Vec<Scenario>, columns: &[Column]) -> anyhow::Result<()> {
     if args.output == Format::Text {
         match output::print(&format!("seed {}\n", args.seed)) {
             Err(why) if why.is::<OutputClosed>() && args.is_for_more() => {}
@@ -134,7 +135,7 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
     }
     let rows = measure::measure(
         scenarios,
-        |scenario| args.columns_of(scenario, &columns),
+        |scenario| args.columns_of(scenario, columns),
         args.seed,
         args.jobs,
         &kept,
@@ -145,7 +146,8 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
     );
     bar.finish_and_clear();
     let rows = rows?;
-    let shown = match show(args, &rows, &columns) {
+    note_faults(columns);
+    let shown = match show(args, &rows, columns) {
         Err(why) if !why.is::<OutputClosed>() => return Err(why),
         shown => shown,
     };
@@ -155,7 +157,7 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
             .as_deref()
             .map(pairs::Before::read)
             .transpose()?;
-        output::print(&pairs::text(&rows, &columns, before.as_ref()))?;
+        output::print(&pairs::text(&rows, columns, before.as_ref()))?;
     }
     if let Some(path) = &args.keep_bounds {
         for row in &rows {
@@ -164,9 +166,9 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
         write(path, &kept.text())?;
     }
     if let Some(path) = &args.report {
-        write(path, &report::page(&rows, &columns, args.seed)?)?;
+        write(path, &report::page(&rows, columns, args.seed)?)?;
     }
-    let summary = plot::profile_file(&rows, &columns)?;
+    let summary = plot::profile_file(&rows, columns)?;
     if let Some(path) = &args.plot {
         write(path, &summary)?;
     }
@@ -304,14 +306,6 @@ impl SimArgs {
         self.check.is_some() || files.iter().any(|it| it.is_some())
     }
 
-    /// The policies of all scenarios.
-    fn policies(&self) -> &[Policy] {
-        match self.policy[..] {
-            [] => &USUAL,
-            ref asked => asked,
-        }
-    }
-
     /// The columns of one scenario: of all, and where none were asked for, what it adds itself.
     fn columns_of(&self, scenario: &Scenario, of_all: &[Column]) -> Vec<Column> {
         let mut columns_here = of_all.to_vec();
@@ -326,10 +320,77 @@ impl SimArgs {
     }
 }
 
+/// The columns of all scenarios.
+///
+/// # Errors
+/// Usage: a program that can't be loaded.
+fn asked(args: &SimArgs) -> anyhow::Result<Vec<Column>> {
+    if args.policy.is_empty() {
+        return Ok(columns(args, &USUAL));
+    }
+    let mut asked = Vec::new();
+    for it in &args.policy {
+        match it {
+            Choosing::Policy(policy) => asked.extend(plain_columns(args, &[*policy])),
+            Choosing::Program(file) => asked.push(program_column(args, file)?),
+        }
+    }
+    Ok(with_hedged(args, asked))
+}
+
+fn program_column(args: &SimArgs, file: &Path) -> anyhow::Result<Column> {
+    let name = file.file_stem().unwrap_or_default().to_string_lossy();
+    let options = Options { wasi: args.wasi };
+    let program = program::read(file).and_then(|bytes| Program::new(&name, &bytes, options));
+    let program =
+        program.map_err(|error| Usage::error(format!("program:{}: {error}", file.display())))?;
+    Ok(Column {
+        name: format!("program:{}", program.id().name()),
+        policy: Policy::Program(program.id()),
+        program: Some(Arc::new(Tried::new(program))),
+        hedged: false,
+        long: None,
+        knobs: Knobs::default(),
+    })
+}
+
+/// Says how often programs had no answer.
+fn note_faults(columns: &[Column]) {
+    for column in columns {
+        let Some(program) = &column.program else {
+            continue;
+        };
+        let state = program.state();
+        let faults = state.counts.faults_in_words();
+        let out = match state.is_out {
+            true => "; it was taken out",
+            false => "",
+        };
+        if !faults.is_empty() {
+            output::note(&format!(
+                "{}: {} choices, faults: {faults}{out}",
+                column.name, state.counts.choices
+            ));
+        }
+    }
+}
+
 fn columns(args: &SimArgs, policies: &[Policy]) -> Vec<Column> {
+    with_hedged(args, plain_columns(args, policies))
+}
+
+fn with_hedged(args: &SimArgs, mut columns: Vec<Column>) -> Vec<Column> {
+    if args.hedge == Some(HedgeWord::On) {
+        columns.extend(columns.iter().filter_map(hedged).collect::<Vec<_>>());
+    }
+    columns
+}
+
+fn plain_columns(args: &SimArgs, policies: &[Policy]) -> Vec<Column> {
     let column = |name: String, policy, weight_timeout_ns| Column {
         name,
         policy,
+        program: None,
         hedged: false,
         long: None,
         knobs: Knobs {
@@ -348,9 +409,6 @@ fn columns(args: &SimArgs, policies: &[Policy]) -> Vec<Column> {
             columns.push(column(policy.to_string(), policy, 0));
         }
     }
-    if args.hedge == Some(HedgeWord::On) {
-        columns.extend(columns.iter().filter_map(hedged).collect::<Vec<_>>());
-    }
     columns
 }
 
@@ -364,6 +422,7 @@ fn long_columns(scenario: &Scenario) -> Vec<Column> {
     let column = |policy| Column {
         name: format!("{policy} 15s"),
         policy,
+        program: None,
         hedged: false,
         knobs: Knobs::default(),
         long: Some(long),
@@ -391,7 +450,7 @@ mod tests {
     fn rows_on(names: &[&str], threads: usize) -> (Vec<Row>, Vec<Column>) {
         let words = ["sim"].iter().chain(names);
         let args = Cli::parse_from(words).args;
-        let columns = columns(&args, args.policies());
+        let columns = asked(&args).unwrap();
         let kept = Kept::of_tree();
         let scenarios = scenarios(&args).unwrap();
         for scenario in &scenarios {
@@ -424,6 +483,34 @@ mod tests {
         }
         let page = report::page(&rows, &columns, 1).unwrap();
         assert!(page.contains("sizedep2") && !page.contains("NaN") && !page.contains("http"));
+    }
+
+    /// Programs that imitate a policy give its table, to the byte.
+    #[test]
+    fn programs_print_the_tables_of_what_they_imitate() {
+        let modules = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/modules");
+        let printed = |policy: &str| {
+            let (mut rows, _) = rows(&["het4-bss", "d30-rd", "step-delay", "--policy", policy]);
+            for row in &mut rows {
+                "policy".clone_into(&mut row.columns[0].name);
+            }
+            tables(&rows)
+        };
+        for (policy, module) in [
+            ("round-robin", "round_robin"),
+            ("queue-depth", "queue_depth"),
+            ("weighted-latency:per-cpu", "weighted_latency"),
+        ] {
+            let program = printed(&format!("program:{modules}/{module}.wasm"));
+            assert_eq!(program, printed(policy), "{policy}");
+        }
+    }
+
+    #[test]
+    fn program_that_is_none_is_a_usage_error() {
+        let args = Cli::parse_from(["sim", "d30-qd1", "--policy", "program:Cargo.toml"]).args;
+        let why = run(&args).unwrap_err();
+        assert!(why.is::<Usage>(), "{why:#}");
     }
 
     #[test]

@@ -3,12 +3,47 @@ use super::bounds::{Bound, Kept, search};
 use super::scenario::{Long, Scenario};
 use anyhow::{Context, anyhow};
 use policy::{Knobs, Policy};
+use program::{Program, State};
 use sim::limits::SERIES_NS;
 use sim::{Plan, Tally, Way, bound};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use terminal::limits::THREADS_MAX;
+
+/// A program, and how it did in all worlds together.
+#[derive(Debug)]
+pub struct Tried {
+    program: Program,
+    state: Mutex<State>,
+}
+
+impl Tried {
+    /// It has not been in a world yet.
+    pub fn new(program: Program) -> Self {
+        let state = Mutex::default();
+        Self { program, state }
+    }
+
+    /// How it did.
+    pub fn state(&self) -> State {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a world happen. One that is taken out there still chooses in other worlds, so that
+    /// these are the same in any order.
+    fn run(&self, plan: &Plan, way: &Way, seed: u64) -> anyhow::Result<Tally> {
+        let program = self.program.anew();
+        let cores: usize = plan.hosts.iter().map(|host| host.cpus).sum();
+        let runners = (0..cores).map(|_| program.runner(None));
+        let mut runners = runners.collect::<Result<Vec<_>, _>>()?.into_iter();
+        let next = || Some(Box::new(runners.next()?) as Box<dyn policy::Program>);
+        let tally = sim::run_with(plan, way, seed, next)?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.add(&program.state());
+        Ok(tally)
+    }
+}
 
 /// A policy as a column of the table: its name there, and how it is run.
 #[derive(Clone, Debug)]
@@ -17,6 +52,8 @@ pub struct Column {
     pub name: String,
     /// The policy.
     pub policy: Policy,
+    /// Where that is a program.
+    pub program: Option<Arc<Tried>>,
     /// Knobs of weighted-latency.
     pub knobs: Knobs,
     /// Late reads get second copies.
@@ -30,6 +67,14 @@ impl Column {
         match self.hedged {
             true => Way::Hedged(self.policy, self.knobs),
             false => Way::Policy(self.policy, self.knobs),
+        }
+    }
+
+    /// Lets a world happen.
+    fn run(&self, plan: &Plan, seed: u64) -> anyhow::Result<Tally> {
+        match &self.program {
+            Some(program) => program.run(plan, &self.way(), seed),
+            None => Ok(sim::run(plan, &self.way(), seed)?),
         }
     }
 }
@@ -147,7 +192,7 @@ pub fn measure(
         fits.map_err(|why| anyhow!("{}: {policy}: {why}", scenario.name))?;
         let long = column.long.map(|long| long.of(&scenario.plan));
         let plan = long.as_ref().unwrap_or(&scenario.plan);
-        let tally = sim::run(plan, &column.way(), seed);
+        let tally = column.run(plan, seed);
         let tally = tally.map_err(|why| anyhow!("{}: {why}", scenario.name))?;
         one_more();
         Ok(tally)

@@ -35,7 +35,7 @@ mod world;
 pub use needs::{Needs, needs};
 pub use plan::*;
 pub use tally::{Latencies, Tally};
-pub use world::run;
+pub use world::{run, run_with};
 
 #[cfg(test)]
 mod tests;

@@ -13,8 +13,9 @@ use crate::plan::{DevicePlan, Flash, Plan, PlanError, Rule, Way};
 use crate::queue::{Event, Queue, Ticket};
 use crate::rule::{Rules, Truth};
 use crate::tally::Tally;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
-use policy::{Ana, Knobs, Means, PathView, Policy, Selector};
+use policy::{Ana, Knobs, Means, PathView, Policy, Program, Selector};
 use replay::Replay;
 use shape::{Bandwidth, Random, Servers, Stall};
 
@@ -165,8 +166,28 @@ struct World<'a> {
 /// # Errors
 /// The plan is no world.
 pub fn run(plan: &Plan, way: &Way, seed: u64) -> Result<Tally, PlanError> {
+    run_with(plan, way, seed, || None)
+}
+
+/// As [`run`]. `program` makes the program of each selector, where the policy is one.
+///
+/// # Errors
+/// The plan is no world.
+pub fn run_with(
+    plan: &Plan,
+    way: &Way,
+    seed: u64,
+    mut program: impl FnMut() -> Option<Box<dyn Program>>,
+) -> Result<Tally, PlanError> {
     plan.check()?;
     let mut world = World::new(plan, way, seed);
+    for core in world.hosts.iter_mut().flat_map(|host| &mut host.cores) {
+        if let Some(selector) = &mut core.selector
+            && let Some(program) = program()
+        {
+            selector.set_program(program);
+        }
+    }
     world.begin();
     let end_ns = plan.warm_ns + plan.run_ns;
     while let Some((at_ns, event)) = world.queue.pop() {
