@@ -416,6 +416,11 @@ impl Multipath {
                     it.set_policy(policy, knobs, &mut self.on.out);
                 }
             }
+            HostControl::Program(volume, id, program, knobs) => {
+                if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
+                    it.set_program(id, program, knobs, &mut self.on.out);
+                }
+            }
             HostControl::Recovery(volume, it) => self.set_recovery(volume, it, now_ns),
             HostControl::Throughput(volume, path, to) => {
                 if let Some(it) = self.volumes.get_mut(usize::from(volume)) {

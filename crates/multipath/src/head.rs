@@ -14,12 +14,13 @@
 //! Up to [`PATHS_MAX`](crate::limits::PATHS_MAX) paths; they may come and go.
 use crate::health::{Health, Limits};
 use crate::{Conflict, Identity, Outcome, Refused, Size, limits::PATHS_MAX};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use block::IoLimits;
 use canary::Bug;
 use policy::{
     Ana, Completion, Ended, Group, KnobError, Knobs, Means, NodeMeans, PathIndex, PathStats,
-    PathView, Policy, Request, Selector, Ticket,
+    PathView, Policy, Program, ProgramId, Request, Selector, Ticket,
 };
 
 mod choose;
@@ -506,6 +507,23 @@ impl Head {
     pub fn set_policy(&mut self, policy: Policy, knobs: Knobs) -> Result<(), KnobError> {
         self.selector.set_knobs(knobs)?;
         self.selector.set_policy(policy);
+        self.show();
+        Ok(())
+    }
+
+    /// Changes the policy to a program, at once with what runs it. Knobs as of
+    /// [`Head::set_policy`].
+    ///
+    /// # Errors
+    /// A knob is out of range; nothing changes.
+    pub fn set_program(
+        &mut self,
+        id: ProgramId,
+        program: Box<dyn Program>,
+        knobs: Knobs,
+    ) -> Result<(), KnobError> {
+        self.selector.set_knobs(knobs)?;
+        self.selector.set_program(id, program);
         self.show();
         Ok(())
     }

@@ -225,10 +225,13 @@ mod tests {
         assert_eq!((first.0, second.0), (PathIndex(0), PathIndex(1)));
         let calls = Arc::new(Mutex::new(Vec::new()));
         let answers = [Choice::Path(1), Choice::FallBack, Choice::TakenOut];
-        selector.set_program(std::boxed::Box::new(Listed {
-            answers: answers.to_vec(),
-            calls: calls.clone(),
-        }));
+        let listed = || {
+            std::boxed::Box::new(Listed {
+                answers: answers.to_vec(),
+                calls: calls.clone(),
+            })
+        };
+        selector.set_program(id, listed());
         let third = select(&mut selector);
         assert_eq!(third.0, PathIndex(1));
         let mut why = Explained::new();
@@ -247,6 +250,11 @@ mod tests {
         for (path, ticket) in [second, third, fourth, fifth] {
             let _ = selector.complete(&done(path, ticket));
         }
+        // It stays out until it is given again.
+        selector.set_policy(Policy::Program(id));
+        assert_eq!(selector.policy(), Policy::Soonest);
+        selector.set_program(id, listed());
+        assert_eq!(selector.policy(), Policy::Program(id));
         assert_eq!([0, 1].map(|it| selector.in_flight(PathIndex(it))), [0, 0]);
     }
 }

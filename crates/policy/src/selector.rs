@@ -14,7 +14,7 @@ use crate::historical_service_time::HistoricalServiceTime;
 use crate::latency::Latency;
 use crate::limits::{BUCKETS, CELLS, PATH_STATE_BYTES_MAX, PATHS_MAX};
 use crate::parse::KnobError;
-use crate::program::{self, Choice, Program, ProgramSlot};
+use crate::program::{self, Choice, Program, ProgramId, ProgramSlot};
 use crate::round_robin::RoundRobin;
 use crate::service_time::ServiceTime;
 use crate::soonest::Soonest;
@@ -48,6 +48,8 @@ pub struct Selector {
     pub(crate) historical: HistoricalServiceTime,
     /// Of `program`; none until it is loaded.
     program: ProgramSlot,
+    /// The program in whose place `soonest` chooses.
+    taken_out: Option<ProgramId>,
     /// Of the I/O placed last.
     ticket: Ticket,
 }
@@ -83,6 +85,7 @@ impl Selector {
             service_time: ServiceTime::new(1),
             historical: HistoricalServiceTime::default(),
             program: ProgramSlot::default(),
+            taken_out: None,
             ticket: Ticket::default(),
         }
     }
@@ -93,8 +96,13 @@ impl Selector {
     }
 
     /// Changes the policy. The state of the old one and the statistics are cleared; in-flight
-    /// counts stay (T41). Setting the policy in force changes nothing.
+    /// counts stay (T41). Setting the policy in force changes nothing, nor does a program that was
+    /// taken out: it has to be [given](Self::set_program) again.
     pub fn set_policy(&mut self, policy: Policy) {
+        if matches!((policy, self.taken_out), (Policy::Program(id), Some(out)) if id == out) {
+            return;
+        }
+        self.taken_out = None;
         if policy == self.policy {
             return;
         }
@@ -113,12 +121,11 @@ impl Selector {
         };
     }
 
-    /// The program of the policy in force, which has to be a `program`: else it is dropped, since
-    /// the policy has changed meanwhile.
-    pub fn set_program(&mut self, program: Box<dyn Program>) {
-        if matches!(self.policy, Policy::Program(_)) {
-            self.program = ProgramSlot(Some(program));
-        }
+    /// Changes the policy to a program, at once with what runs it.
+    pub fn set_program(&mut self, id: ProgramId, program: Box<dyn Program>) {
+        self.taken_out = None;
+        self.set_policy(Policy::Program(id));
+        self.program = ProgramSlot(Some(program));
     }
 
     /// Whether late reads may get a second copy, so that the caller has to ask about reads.
@@ -277,7 +284,7 @@ impl Selector {
                 self.historical
                     .choose(request.now_ns, paths, &self.in_flight)
             }
-            Policy::Program(_) => self.choose_by_program(request, paths),
+            Policy::Program(id) => self.choose_by_program(id, request, paths),
             _ => {
                 let chosen = self.service_time.choose(request.length, paths)?;
                 self.ticket = self.service_time.begin(chosen, request.length);
@@ -286,7 +293,12 @@ impl Selector {
         }
     }
 
-    fn choose_by_program(&mut self, request: &Request, paths: &[PathView]) -> Option<usize> {
+    fn choose_by_program(
+        &mut self,
+        id: ProgramId,
+        request: &Request,
+        paths: &[PathView],
+    ) -> Option<usize> {
         self.ticket = Ticket {
             units: request.length,
             class: program::TICKET_CLASS,
@@ -307,6 +319,7 @@ impl Selector {
             Choice::FallBack => queue_depth::choose(paths, &self.in_flight),
             Choice::TakenOut => {
                 self.set_policy(Policy::Soonest);
+                self.taken_out = Some(id);
                 let (chosen, ticket) = self.soonest.place(request, paths, &self.in_flight)?;
                 self.ticket = ticket;
                 Some(chosen)

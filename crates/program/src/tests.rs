@@ -236,8 +236,7 @@ fn t41_loads_under_load_keep_counts() {
     let mut in_flight = Vec::new();
     for round in 0..1000 {
         let program = load(&bytes[round % 2]).unwrap();
-        selector.set_policy(Policy::Program(program.id()));
-        selector.set_program(Box::new(program.runner(None).unwrap()));
+        selector.set_program(program.id(), Box::new(program.runner(None).unwrap()));
         for _ in 0..3 {
             let path = selector.select(&REQUEST, &[VIEW; 2]).unwrap();
             assert_eq!(usize::from(path.0), round % 2);

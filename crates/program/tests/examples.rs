@@ -93,7 +93,7 @@ fn compare(policy: Policy, name: &str) {
         let paths = 1 + random.below(16) as usize;
         let mut both = [policy, Policy::Program(program.id())].map(|it| Selector::new(paths, it));
         both[0].set_knobs(knobs).unwrap();
-        both[1].set_program(Box::new(program.runner(None).unwrap()));
+        both[1].set_program(program.id(), Box::new(program.runner(None).unwrap()));
         let mut views: Vec<PathView> = (0..paths).map(|_| random.view()).collect();
         let mut in_flight: Vec<InFlight> = Vec::new();
         let mut now_ns = 1 << 40;
@@ -158,7 +158,7 @@ fn weighted_latency_chooses_as_the_policy() {
 fn near_small_splits_by_size_and_queue() {
     let program = load("near_small");
     let mut selector = Selector::new(2, Policy::Program(program.id()));
-    selector.set_program(Box::new(program.runner(None).unwrap()));
+    selector.set_program(program.id(), Box::new(program.runner(None).unwrap()));
     let view = |distance, throughput, in_flight_elsewhere| PathView {
         enabled: true,
         ana: Ana::Optimized,

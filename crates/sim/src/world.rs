@@ -183,9 +183,10 @@ pub fn run_with(
     let mut world = World::new(plan, way, seed);
     for core in world.hosts.iter_mut().flat_map(|host| &mut host.cores) {
         if let Some(selector) = &mut core.selector
+            && let Policy::Program(id) = selector.policy()
             && let Some(program) = program()
         {
-            selector.set_program(program);
+            selector.set_program(id, program);
         }
     }
     world.begin();

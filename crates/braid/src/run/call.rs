@@ -24,6 +24,12 @@ service::calls! {
         "explain" => Explain(ExplainParams),
         /// Shows or sets.
         "policy" => Policy(PolicyParams),
+        /// See `programs`.
+        "policy.load" => PolicyLoad(ProgramParams) long,
+        /// See `programs`.
+        "policy.unload" => PolicyUnload(PolicyParams) long,
+        /// See `programs`.
+        "policy.list" => PolicyList(Nothing),
         /// Shows or sets.
         "knob" => Knob(KnobParams),
         /// See `connect`.
@@ -133,6 +139,18 @@ pub struct PolicyParams {
     /// `None`: it is shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+}
+
+/// Of `policy.load`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgramParams {
+    pub volume: String,
+    /// Absolute.
+    pub file: String,
+    /// See [`program::Options`].
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub wasi: bool,
 }
 
 /// Of `knob`. Without name or value all are shown.
@@ -279,7 +297,8 @@ impl EngineCall {
             Self::Check(it) => it.volume.as_mut(),
             Self::Accept(it) => Some(&mut it.volume),
             Self::Explain(it) => Some(&mut it.volume),
-            Self::Policy(it) => Some(&mut it.volume),
+            Self::Policy(it) | Self::PolicyUnload(it) => Some(&mut it.volume),
+            Self::PolicyLoad(it) => Some(&mut it.volume),
             Self::Knob(it) => Some(&mut it.volume),
             Self::ExportAdd(it) | Self::ExportRemove(it) => Some(&mut it.volume),
             Self::PathAdd(it)
@@ -350,6 +369,11 @@ mod tests {
             ("explain", explain, false),
             ("policy", json!({"volume": "v0"}), false),
             ("policy", json!({"volume": "v0", "policy": "numa"}), false),
+            (
+                "policy.load",
+                json!({"volume": "v0", "file": "/p.wasm"}),
+                true,
+            ),
             (
                 "knob",
                 json!({"volume": "v0", "name": "a", "value": "b"}),

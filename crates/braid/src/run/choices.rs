@@ -20,9 +20,10 @@ use super::rename::Renames;
 use super::state;
 use crate::log;
 use crate::uri::PathUri;
-use policy::{Hedging, Knobs, Policy};
+use policy::{Hedging, Knobs, Policy, ProgramId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// All choices, and their files.
 pub struct Choices {
@@ -156,7 +157,8 @@ impl Choice {
             weight_timeout_ns: chosen.weight_timeout_ns,
             hedging: Hedging::parse(&chosen.hedge).ok()?,
         };
-        let policy = Policy::parse(&chosen.policy).ok()?;
+        let program = ProgramId::parse(&chosen.policy).map(Policy::Program);
+        let policy = program.or_else(|_| Policy::parse(&chosen.policy)).ok()?;
         knobs.check().is_ok().then_some((policy, knobs))
     }
 
@@ -225,6 +227,11 @@ impl Choices {
             records: Records::new(registry),
             map: BTreeMap::new(),
         }
+    }
+
+    /// Where their files are.
+    pub fn directory(&self) -> &Path {
+        self.records.directory()
     }
 
     /// Reads what was chosen of the volumes that an engine starts with. Of volumes that its

@@ -2,11 +2,11 @@
 use super::address::NbdAddress;
 use super::call::{
     AcceptParams, CancelParams, DiffParams, EngineCall, ForgetParams, KnobParams, PathParams,
-    PolicyParams, ReloadParams,
+    PolicyParams, ProgramParams, ReloadParams,
 };
 use super::explain::ExplainArgs;
 use super::exports::ExportParams;
-use super::live;
+use super::{live, stat};
 use crate::cli::Usage;
 use crate::control::access::{Mode, Name};
 use crate::control::call::{Call, Nothing};
@@ -16,10 +16,11 @@ use crate::output::{self, Format, Style};
 use crate::table::Table;
 use crate::units::{format_bytes, format_ns, format_utc};
 use crate::uri::names;
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 use terminal::answer::{self, items, number, word};
@@ -161,6 +162,30 @@ pub enum PolicyVerb {
         volume: String,
         #[arg(help = policy::Policy::NAMES)]
         policy: String,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Load a program, a WebAssembly module that chooses; it survives a restart
+    Load {
+        /// Volume, over paths
+        volume: String,
+        /// Its file, which is copied
+        file: PathBuf,
+        /// It may import the calls of WASI that Go needs; they do nothing
+        #[arg(long)]
+        wasi: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Take the program away; the policy is again that of the file
+    Unload {
+        /// Volume
+        volume: String,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// List the programs of all volumes
+    List {
         #[command(flatten)]
         common: Common,
     },
@@ -406,6 +431,9 @@ fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
             policy,
             common,
         } => {
+            if let Some(file) = policy.strip_prefix("program:") {
+                return load_program(volume, Path::new(file), false, common);
+            }
             // Checked here, so that a wrong word is a usage error whether or not an engine runs.
             let names_path = policy.strip_prefix("devid:").is_some_and(names::is_name);
             let parsed = match names_path {
@@ -414,6 +442,32 @@ fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
             };
             parsed.map_err(|error| Usage::error(format!("\"{policy}\": {error}")))?;
             (volume, Some(policy.clone()), common)
+        }
+        PolicyVerb::Load {
+            volume,
+            file,
+            wasi,
+            common,
+        } => return load_program(volume, file, *wasi, common),
+        PolicyVerb::Unload { volume, common } => {
+            let (volume, policy) = (volume.clone(), None);
+            let call = EngineCall::PolicyUnload(PolicyParams { volume, policy });
+            return common.show(&call, |text, value| {
+                let (volume, policy) = (word(&value["volume"]), word(&value["policy"]));
+                writeln!(text, "{volume}: {policy}")
+            });
+        }
+        PolicyVerb::List { common } => {
+            return common.show(&EngineCall::PolicyList(Nothing), |text, value| {
+                if items(&value["programs"]).next().is_none() {
+                    return writeln!(text, "no volume has a program");
+                }
+                items(&value["programs"]).try_for_each(|it| {
+                    let (volume, program) = (word(&it["volume"]), word(&it["program"]));
+                    let how = stat::program(it).unwrap_or_default();
+                    writeln!(text, "{volume}: {program}, {how}")
+                })
+            });
         }
     };
     let volume = volume.clone();
@@ -428,6 +482,25 @@ fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
             |active| all_policies(&values_of(value), active),
         );
         writeln!(text, "{}: {all}", word(&value["volume"]))
+    })
+}
+
+fn load_program(volume: &str, file: &Path, wasi: bool, common: &Common) -> anyhow::Result<()> {
+    // The engine has another working directory.
+    let absolute = std::path::absolute(file);
+    let absolute = absolute.with_context(|| file.display().to_string())?;
+    let Some(file) = absolute.to_str() else {
+        return Err(Usage::error(format!("{}: not UTF-8", absolute.display())));
+    };
+    let call = EngineCall::PolicyLoad(ProgramParams {
+        volume: volume.to_owned(),
+        file: file.to_owned(),
+        wasi,
+    });
+    common.show(&call, |text, value| {
+        let (volume, program) = (word(&value["volume"]), &value["program"]);
+        let how = stat::program(program).unwrap_or_default();
+        writeln!(text, "{volume}: {}, {how}", word(&program["program"]))
     })
 }
 

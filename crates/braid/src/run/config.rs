@@ -82,6 +82,9 @@ pub struct Config {
     pub socket_group: Option<Name>,
     /// Its mode.
     pub socket_mode: Option<Mode>,
+    /// Files of the programs that are policies.
+    #[serde(skip)]
+    pub program_files: Vec<PathBuf>,
     /// Cores to use, each a thread. As read from a file 0: as many as [`default_cores`].
     #[serde(default, deserialize_with = "keys::cores")]
     pub cores: u16,
@@ -459,6 +462,7 @@ impl Config {
     /// As [`Config::read`].
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut config: Self = text::toml(text).map_err(hints::add)?;
+        config.program_files = keys::program_files(text);
         if config.cores == 0 {
             config.cores = default_cores(&config.cpus);
         }

@@ -19,7 +19,8 @@ use engine::limits::{MIRRORS_MAX, SCRATCH_BYTES};
 use engine::mirror::{Devices, MIRRORS_FROM, MirrorOrder};
 use engine::{Core, LocalDevice, QueueMemory, Span};
 use nvme::host::{Digests, HostIdentity};
-use policy::{Knobs, PathIndex, Policy};
+use policy::{Knobs, PathIndex, Policy, ProgramId, ProgramSlot};
+use program::Runner;
 use runtime::watchdog::STUCK_GRACE;
 use runtime::{Device, Handle, Mailbox, PeerLimit, ReactorConfig};
 use serde_json::Value;
@@ -321,6 +322,24 @@ impl Senders {
     /// Another policy or knobs for a volume, on all cores.
     pub fn set_policy(&self, volume: u16, policy: Policy, knobs: Knobs) {
         self.all(|| ExportControl::Host(HostControl::Policy(volume, policy, knobs)));
+    }
+
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// A program as policy of a volume: with a runner for each core, or none yet.
+    pub fn set_program(&self, volume: u16, id: ProgramId, runners: Vec<Runner>, knobs: Knobs) {
+        assert!([0, self.all.len()].contains(&runners.len()), "one for each");
+        let mut runners = runners.into_iter();
+        for core in &self.all {
+            let runner = runners
+                .next()
+                .map(|it| Box::new(it) as Box<dyn policy::Program>);
+            let program = HostControl::Program(volume, id, ProgramSlot(runner), knobs);
+            core.send(RunControl::Export(ExportControl::Host(program)));
+        }
     }
 
     /// Other times and limits for a volume's failing paths, on all cores.

@@ -52,6 +52,7 @@ mod paths;
 mod pending;
 mod placement;
 mod plan;
+mod programs;
 mod queues;
 mod reach;
 mod ready;
@@ -207,6 +208,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     let service = Arc::new(Service::new(start, identity, kept, cores.senders()));
     let keeper = Keeper::start(&service)?;
+    service.look_at_programs();
+    service.watch_programs()?;
     service.put_aside();
     service.refuse_early_clients();
     service.accept_names(&args.accept);

@@ -30,6 +30,7 @@ use crate::log;
 use anyhow::{anyhow, bail};
 use engine::host::PathState;
 use engine::mirror::LegReport;
+use policy::Policy;
 use std::collections::BTreeSet;
 use sys::freeze;
 
@@ -411,6 +412,7 @@ impl<'a> Reload<'a> {
         self.said.extend(service.set_values(&mut state, desired));
         state.configured = self.new.clone();
         drop(state);
+        service.programs.wake();
         freeze::step("before", &"records of the new configuration");
         choices.forget_others(&self.new);
         drop(choices);
@@ -457,7 +459,11 @@ pub fn set(
             if before != *policy {
                 log::say(format!("{name}: policy changed from {before} to {policy}"));
             }
-            service.senders.set_policy(number, *policy, *knobs);
+            match policy {
+                // The one before chooses until the program is there.
+                Policy::Program(_) if before != *policy => service.programs.wake(),
+                _ => service.senders.set_policy(number, *policy, *knobs),
+            }
             Some(format!("{name}: policy {policy}"))
         }
         Change::SetPath(_, keys, words) => {
@@ -554,6 +560,7 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     same.subsystems.clone_from(&old.subsystems);
     same.homes.clone_from(&old.homes);
     same.queues.clone_from(&old.queues);
+    same.program_files.clone_from(&old.program_files);
     if same != *old {
         bail!(
             "of what stands before the volumes only drain_timeout, [[discovery]] and [[queue]] can \

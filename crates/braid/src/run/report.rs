@@ -129,6 +129,7 @@ impl<'a> Report<'a> {
                 "leg_of": volume.leg_of,
                 "state": self.health(index).name(),
                 "policy": running.of.policy.to_string(),
+                "program": self.service.programs.show(index, running.of.policy),
                 "ewma_shift": running.of.knobs().ewma_shift,
                 "weight_timeout_ns": running.of.knobs().weight_timeout_ns,
                 "hedge": running.of.knobs().hedging.to_string(),
@@ -322,7 +323,8 @@ impl<'a> Report<'a> {
         let wrong = self.is_unmarked(volume)
             || self.lost_sockets(volume).next().is_some()
             || !self.failed_queues(volume).is_empty()
-            || self.device_errors(volume).next().is_some();
+            || self.device_errors(volume).next().is_some()
+            || self.program_trouble(volume).is_some();
         let least = match wrong {
             true => Health::Degraded,
             false => Health::Ok,
@@ -364,6 +366,12 @@ impl<'a> Report<'a> {
         })
     }
 
+    /// Why the program that a volume should have does not choose.
+    fn program_trouble(&self, volume: u16) -> Option<String> {
+        let policy = self.state.volumes[volume].of.policy;
+        self.service.programs.trouble(volume, policy)
+    }
+
     /// Trouble of a volume beside its paths.
     fn why(&self, volume: u16) -> Option<String> {
         let lost: Vec<&str> = self.lost_sockets(volume).collect();
@@ -380,7 +388,8 @@ impl<'a> Report<'a> {
             )
         });
         let it = &self.state.volumes[volume];
-        let all = [it.barred.clone(), it.unmarked.clone(), lost];
+        let program = self.program_trouble(volume);
+        let all = [it.barred.clone(), it.unmarked.clone(), lost, program];
         let all = all.into_iter().flatten().chain(failed);
         let all: Vec<String> = all.chain(self.device_errors(volume)).collect();
         (!all.is_empty()).then(|| all.join("; "))

@@ -23,6 +23,7 @@ use super::marks::Marks;
 use super::mirrors::{self, Found};
 use super::nvme_exports::{HostPort, Serving};
 use super::pending::Changes;
+use super::programs::Programs;
 use super::queues::{BoundQueue, NamespaceNumbers, QueueServing};
 use super::registry::Registry;
 use super::reload;
@@ -62,6 +63,8 @@ pub struct Service {
     pub discovery: Discovery,
     /// Volumes that somebody asks about.
     pub asked: Asked,
+    /// Policies that users have loaded.
+    pub programs: Programs,
     choices: Mutex<Choices>,
     marks: Mutex<Marks>,
     known: Mutex<Known>,
@@ -238,6 +241,7 @@ impl Service {
             changes: Changes::default(),
             ends: Ends::new(known),
             asked: Asked::default(),
+            programs: Programs::new(registry.directory()),
             discovery: Discovery::default(),
             file,
             choices: Mutex::new(choices),
@@ -499,6 +503,7 @@ impl Service {
                 it.of.policy = policy;
                 Ok(())
             })?;
+            self.programs.wake();
         }
         let policy = chosen.unwrap_or(policy);
         values.note(policy);
@@ -601,6 +606,9 @@ impl Methods for Service {
             EngineCall::Accept(params) => self.accept(&params.volume),
             EngineCall::Explain(params) => self.explain(&params),
             EngineCall::Policy(params) => self.policy(params),
+            EngineCall::PolicyLoad(params) => self.policy_load(&params),
+            EngineCall::PolicyUnload(params) => self.policy_unload(&params),
+            EngineCall::PolicyList(Nothing) => Ok(self.policy_list()),
             EngineCall::Knob(params) => self.knob(params),
             EngineCall::Connect(params) => self.connect(params, by),
             EngineCall::ConnectAll(params) => self.connect_all(&params, &|| by.is_gone()),

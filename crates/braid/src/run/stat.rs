@@ -41,6 +41,28 @@ pub fn keep_only(value: &mut Value, name: &str) -> std::result::Result<(), Strin
     Ok(())
 }
 
+/// How a program does, if the volume has one.
+pub fn program(value: &Value) -> Option<String> {
+    let state = value["state"].as_str()?;
+    if let Some(why) = value["why"].as_str() {
+        return Some(format!("{state}: {why}"));
+    }
+    let faults = value["faults"].as_object()?.iter();
+    let faults = faults.filter(|(_, count)| number(count) > 0);
+    let faults: Vec<_> = faults.map(|(it, count)| format!("{it} {count}")).collect();
+    let faults = match faults.is_empty() {
+        true => "no faults".to_owned(),
+        false => format!("faults: {}", faults.join(", ")),
+    };
+    Some(format!(
+        "{state}, {} choices, {faults}, fuel {} in the mean, {} at most, sha256 {}",
+        number(&value["choices"]),
+        number(&value["fuel_mean"]),
+        number(&value["fuel_max"]),
+        word(&value["sha256"])
+    ))
+}
+
 /// All volumes.
 ///
 /// # Errors
@@ -51,6 +73,9 @@ pub fn show(text: &mut String, value: &Value) -> Result {
         let policy = volume["policy"].as_str();
         let policy = policy.map_or(String::new(), |it| format!(", {it}"));
         writeln!(text, "{name}: {state}{policy}")?;
+        if let Some(program) = program(&volume["program"]) {
+            paragraph(text, "program: ", &program)?;
+        }
         if let Some(knobs) = knobs(volume).filter(|_| volume["kind"] != "mirror") {
             paragraph(text, "knobs: ", &knobs)?;
         }

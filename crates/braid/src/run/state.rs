@@ -42,6 +42,15 @@ pub fn write_by<T: Serialize>(
     replace(path, value).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Replaces a file by one with these bytes.
+///
+/// # Errors
+/// It can't be written; then it is as before, or is the new one and may not outlast the power.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let replaced = replace_by(path, |_| Ok(bytes.to_vec()));
+    replaced.with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Removes a file for good, if it is there: it does not come back after a loss of power.
 ///
 /// # Errors
@@ -74,16 +83,26 @@ fn replace<T: Serialize>(
     path: &Path,
     value: impl FnOnce(&fs::File) -> std::io::Result<T>,
 ) -> anyhow::Result<()> {
+    replace_by(path, |file| {
+        let text = serde_json::to_string_pretty(&value(file)?)?;
+        if text.len() as u64 > TEXT_BYTES_MAX {
+            // The next engine would refuse to start with it.
+            bail!("it would have more than {}", format_bytes(TEXT_BYTES_MAX));
+        }
+        Ok(text.into_bytes())
+    })
+}
+
+fn replace_by(
+    path: &Path,
+    bytes: impl FnOnce(&fs::File) -> anyhow::Result<Vec<u8>>,
+) -> anyhow::Result<()> {
     create(path.parent().context("no directory")?)?;
     let temporary = path.with_extension("new");
     let mut file = fs::File::create(&temporary)?;
     freeze::step("empty yet:", &path.display());
-    let text = serde_json::to_string_pretty(&value(&file)?)?;
-    if text.len() as u64 > TEXT_BYTES_MAX {
-        // The next engine would refuse to start with it.
-        bail!("it would have more than {}", format_bytes(TEXT_BYTES_MAX));
-    }
-    file.write_all(text.as_bytes())?;
+    let bytes = bytes(&file)?;
+    file.write_all(&bytes)?;
     file.sync_all()?;
     freeze::step("not in its place yet:", &path.display());
     fs::rename(&temporary, path)?;

@@ -124,6 +124,7 @@ impl Service {
             state.volumes.opened(number.as_ref().ok().copied());
             number
         };
+        self.programs.wake();
         if number.is_err() {
             // The next owner of its number has not asked yet.
             let state = self.state();

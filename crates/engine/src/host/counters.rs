@@ -12,7 +12,9 @@ use alloc::vec::Vec;
 use block::IoLimits;
 use multipath::{Head, Outcome};
 use policy::limits::BUCKETS;
-use policy::{Aggregate, Group, Knobs, PathIndex, PathStats, Policy};
+use policy::{
+    Aggregate, Group, KnobError, Knobs, PathIndex, PathStats, Policy, ProgramId, ProgramSlot,
+};
 
 /// Counters of one path on this core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -201,9 +203,29 @@ impl Volume {
         }
     }
 
+    /// Lets a program select its paths, which may come later.
+    pub(super) fn set_program(
+        &mut self,
+        id: ProgramId,
+        program: ProgramSlot,
+        knobs: Knobs,
+        out: &mut Outbox,
+    ) {
+        let changed = match program.0 {
+            Some(program) => self.head.set_program(id, program, knobs),
+            None => self.head.set_policy(Policy::Program(id), knobs),
+        };
+        self.note_unchanged(changed, out);
+    }
+
     /// Selects its paths.
     pub(super) fn set_policy(&mut self, policy: Policy, knobs: Knobs, out: &mut Outbox) {
-        if let Err(why) = self.head.set_policy(policy, knobs) {
+        let changed = self.head.set_policy(policy, knobs);
+        self.note_unchanged(changed, out);
+    }
+
+    fn note_unchanged(&self, changed: Result<(), KnobError>, out: &mut Outbox) {
+        if let Err(why) = changed {
             let line = alloc::format!("{}: policy not changed: {why}", self.name);
             out.report(HostEvent::Warning(self.number, line));
         }

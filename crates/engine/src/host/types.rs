@@ -626,6 +626,9 @@ pub enum HostControl {
     /// Change the policy of a volume. Knobs out of range change nothing and are answered by a
     /// [`HostEvent::Warning`].
     Policy(u16, policy::Policy, policy::Knobs),
+    /// Change the policy of a volume to a program, at once with what runs it on this core; without
+    /// one `queue-depth` chooses. Knobs as of [`Self::Policy`].
+    Program(u16, policy::ProgramId, policy::ProgramSlot, policy::Knobs),
     /// Change what a volume does about paths that fail: its times, repetitions and what puts a path
     /// on probation. All else is as when the volume was made. An impossible change does nothing and
     /// is answered by a [`HostEvent::Warning`].

@@ -6,10 +6,12 @@ use crate::uri::discovery::DiscoveryUri;
 use engine::host::WriteFailover;
 use multipath::AnaUse;
 use policy::{Hedging, Knobs, Policy};
+use program::{Options, Program};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use target::quantity::{Duration, FromText, Rate, Size, from_text};
 
 pub(super) fn cores<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
@@ -62,8 +64,52 @@ fn text<'de, D: Deserializer<'de>, T, E: Display>(
     parse(&text).map_err(|e| Error::custom(format!("\"{text}\": {e}")))
 }
 
+/// Begins the policy of a program; its file follows.
+const PROGRAM: &str = "program:";
+
 pub(super) fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Policy, D::Error> {
-    text(from, Policy::parse)
+    text(from, |text| match text.strip_prefix(PROGRAM) {
+        Some(file) => program(Path::new(file)),
+        None => Policy::parse(text).map_err(|error| error.to_string()),
+    })
+}
+
+/// A program that runs: its content is part of the configuration.
+fn program(file: &Path) -> Result<Policy, String> {
+    if !file.is_absolute() {
+        return Err(format!("write the whole path of its file: {PROGRAM}/..."));
+    }
+    let name = file.file_stem().unwrap_or_default().to_string_lossy();
+    let bytes = program::read(file);
+    let program = bytes.and_then(|bytes| Program::new(&name, &bytes, Options::default()));
+    match program {
+        Ok(program) => Ok(Policy::Program(program.id())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The files of all programs in a configuration.
+pub(super) fn program_files(text: &str) -> Vec<PathBuf> {
+    fn add(value: &toml::Value, files: &mut Vec<PathBuf>) {
+        match value {
+            toml::Value::Table(table) => {
+                let policy = table.get("policy").and_then(toml::Value::as_str);
+                files.extend(
+                    policy
+                        .and_then(|it| it.strip_prefix(PROGRAM))
+                        .map(PathBuf::from),
+                );
+                table.values().for_each(|it| add(it, files));
+            }
+            toml::Value::Array(all) => all.iter().for_each(|it| add(it, files)),
+            _ => {}
+        }
+    }
+    let mut files = Vec::new();
+    if let Ok(table) = toml::from_str(text) {
+        add(&toml::Value::Table(table), &mut files);
+    }
+    files
 }
 pub(super) fn nbd<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NbdAddress>, D::Error> {
     text(from, str::parse).map(Some)

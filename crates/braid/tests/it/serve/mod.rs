@@ -17,6 +17,7 @@ mod no_io_uring;
 mod nvme;
 mod places;
 pub(crate) mod process;
+mod programs;
 mod queue;
 mod read_only;
 mod reload;

@@ -1,0 +1,437 @@
+//! Programs as policies: `policy load`, `policy unload`, `policy list`.
+//!
+//! `policy.load {"volume": "v0", "file": "/opt/near.wasm"}` · `policy.unload {"volume": "v0"}` ·
+//! `policy.list {}`
+//!
+//! # Contract
+//! A program's file is kept in `programs/` of the state directory before a choice names it, so that
+//! the next engine has it. It is translated on the thread of the verb, or of the watcher; each core
+//! gets a runner of its own. The watcher compares the policies of volumes with what runs: a volume
+//! that comes gets its program, and one that was taken out is logged, once.
+use super::call::{PolicyParams, ProgramParams};
+use super::service::{Service, State};
+use super::state;
+use crate::control::rpc::ControlError;
+use crate::log;
+use anyhow::Context;
+use policy::{Knobs, Policy, ProgramId};
+use program::{Fault, Options, Program, Workshop};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// How often the watcher compares.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often a program is given again to cores that have dropped it.
+const RETRIES_MAX: u8 = 10;
+
+/// Programs of an engine.
+pub struct Programs {
+    /// Of their files.
+    directory: PathBuf,
+    /// Started with the first one.
+    workshop: OnceLock<Workshop>,
+    watcher: OnceLock<Thread>,
+    /// One of them starts or drops programs at a time: a verb, or the watcher.
+    changes: Mutex<()>,
+    /// By volume. Never locked while the state is waited for.
+    loaded: Mutex<BTreeMap<u16, Loaded>>,
+}
+
+/// The program of one volume.
+struct Loaded {
+    id: ProgramId,
+    how: Result<Program, String>,
+    /// Files of the configuration among which it was looked for.
+    files: Vec<PathBuf>,
+    is_logged: bool,
+    /// How often it was given to the cores again, since one of them did not have the volume yet.
+    retries: u8,
+}
+
+/// A volume whose policy is a program.
+struct Wanted {
+    volume: u16,
+    name: String,
+    id: ProgramId,
+    knobs: Knobs,
+}
+
+impl Programs {
+    /// None yet, of an engine with this state directory.
+    pub fn new(state_directory: &Path) -> Self {
+        Self {
+            directory: state_directory.join("programs"),
+            workshop: OnceLock::new(),
+            watcher: OnceLock::new(),
+            changes: Mutex::default(),
+            loaded: Mutex::default(),
+        }
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, BTreeMap<u16, Loaded>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changes(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, id: ProgramId, options: Options) -> PathBuf {
+        let kind = if options.wasi { "wasi.wasm" } else { "wasm" };
+        let (name, hash) = (id.name(), id.hash());
+        self.directory.join(format!("{name}@{hash:016x}.{kind}"))
+    }
+
+    /// The program that was kept, or is a file of the configuration.
+    fn find(&self, id: ProgramId, configured: &[PathBuf]) -> Result<Program, String> {
+        let kept = [false, true].map(|wasi| {
+            let options = Options { wasi };
+            (self.path(id, options), options)
+        });
+        let kept = kept.into_iter().filter(|(path, _)| path.exists());
+        let configured = configured.iter().map(|it| (it.clone(), Options::default()));
+        let mut whys = Vec::new();
+        for (path, options) in kept.chain(configured) {
+            let bytes = program::read(&path);
+            match bytes.and_then(|bytes| Program::new(id.name(), &bytes, options)) {
+                Ok(program) if program.id() == id => return Ok(program),
+                Ok(_) => whys.push(format!("{} has another content", path.display())),
+                Err(error) => whys.push(format!("{}: {error}", path.display())),
+            }
+        }
+        Err(match whys.is_empty() {
+            true => format!("its file is not in {}", self.place()),
+            false => whys.join("; "),
+        })
+    }
+
+    fn place(&self) -> String {
+        self.directory.display().to_string()
+    }
+
+    /// Starts what makes new instances.
+    fn workshop(&self) -> Result<&Workshop, String> {
+        if let Some(workshop) = self.workshop.get() {
+            return Ok(workshop);
+        }
+        let workshop = Workshop::start();
+        let workshop = workshop.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(self.workshop.get_or_init(|| workshop))
+    }
+
+    /// Volumes or policies have changed.
+    pub fn wake(&self) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher.unpark();
+        }
+    }
+
+    /// Why the program of a volume does not choose; `None`: it does, or the volume has none.
+    pub fn trouble(&self, volume: u16, policy: Policy) -> Option<String> {
+        let Policy::Program(id) = policy else {
+            return None;
+        };
+        let loaded = self.loaded();
+        let it = loaded.get(&volume).filter(|it| it.id == id)?;
+        match &it.how {
+            Err(why) => Some(format!(
+                "{id} was not loaded, and queue-depth chooses: {why}"
+            )),
+            Ok(program) if program.state().is_out => Some(format!(
+                "{id} was taken out, and soonest chooses: too many of its choices failed ({}); \
+                 braid policy load begins anew",
+                program.state().counts.faults_in_words()
+            )),
+            Ok(_) => None,
+        }
+    }
+
+    /// State and counts of the program of a volume.
+    pub fn show(&self, volume: u16, policy: Policy) -> Option<Value> {
+        let Policy::Program(id) = policy else {
+            return None;
+        };
+        let loaded = self.loaded();
+        let it = loaded.get(&volume).filter(|it| it.id == id)?;
+        let mut shown = json!({"name": id.name(), "program": id.to_string()});
+        match &it.how {
+            Err(why) => {
+                shown["state"] = "failed".into();
+                shown["why"] = why.clone().into();
+            }
+            Ok(program) => {
+                let state = program.state();
+                let counts = state.counts;
+                let all = Fault::ALL.iter().zip(counts.faults);
+                let all = all.map(|(it, count)| (it.name().to_owned(), count.into()));
+                shown["state"] = if state.is_out { "taken-out" } else { "running" }.into();
+                shown["sha256"] = program.sha256().into();
+                shown["bytes"] = program.bytes().len().into();
+                shown["wasi"] = program.options().wasi.into();
+                shown["choices"] = counts.choices.into();
+                shown["faults"] = all.collect::<Map<String, Value>>().into();
+                shown["fuel_mean"] = counts.fuel.checked_div(counts.calls).unwrap_or(0).into();
+                shown["fuel_max"] = counts.fuel_max.into();
+            }
+        }
+        Some(shown)
+    }
+}
+
+/// Volumes whose policy is a program.
+fn wanted(state: &State) -> Vec<Wanted> {
+    let of = state.volumes.iter().filter(|(_, it)| !it.of.is_mirror());
+    let of = of.filter_map(|(volume, it)| match it.of.policy {
+        Policy::Program(id) => Some(Wanted {
+            volume,
+            name: it.of.name.clone(),
+            id,
+            knobs: it.of.knobs(),
+        }),
+        _ => None,
+    });
+    of.collect()
+}
+
+impl Service {
+    /// Compares the policies of volumes with the programs that run, once; whether there are any.
+    pub fn look_at_programs(&self) -> bool {
+        let _changes = self.programs.changes();
+        let (wanted, files) = {
+            let state = self.state();
+            (wanted(&state), state.configured.program_files.clone())
+        };
+        let gone: Vec<Loaded> = {
+            let mut loaded = self.programs.loaded();
+            let gone = loaded.extract_if(.., |number, it| {
+                let mut all = wanted.iter();
+                !all.any(|wanted| (wanted.volume, wanted.id) == (*number, it.id))
+            });
+            gone.map(|(_, it)| it).collect()
+        };
+        for it in gone {
+            self.forget_program(it.id);
+        }
+        for it in &wanted {
+            let before = self.programs.loaded().remove(&it.volume);
+            let Some(mut loaded) = before else {
+                let found = self.programs.find(it.id, &files);
+                self.start_program(it, found, files.clone(), 0);
+                continue;
+            };
+            if loaded.how.is_err() && loaded.files != files {
+                // The volume came before the configuration that it is of.
+                let found = self.programs.find(it.id, &files);
+                self.start_program(it, found, files.clone(), 0);
+            } else if self.is_to_be_given_again(it, &mut loaded) {
+                self.start_program(it, loaded.how, loaded.files, loaded.retries + 1);
+            } else {
+                self.programs.loaded().insert(it.volume, loaded);
+            }
+        }
+        !wanted.is_empty()
+    }
+
+    /// Whether a core does not have it yet. One that was taken out is logged.
+    fn is_to_be_given_again(&self, of: &Wanted, it: &mut Loaded) -> bool {
+        let Ok(program) = &it.how else {
+            return false;
+        };
+        let state = program.state();
+        if !state.is_out {
+            // A core that did not have the volume yet has dropped its runner.
+            return it.retries < RETRIES_MAX && program.runners() < self.senders.count();
+        }
+        if !it.is_logged {
+            it.is_logged = true;
+            log::say(format!(
+                "{}: {} is taken out, too many of its choices failed ({}); soonest chooses from \
+                 now on",
+                of.name,
+                it.id,
+                state.counts.faults_in_words()
+            ));
+        }
+        false
+    }
+
+    /// Gives a program to all cores.
+    fn start_program(
+        &self,
+        of: &Wanted,
+        found: Result<Program, String>,
+        files: Vec<PathBuf>,
+        retries: u8,
+    ) {
+        let cores = self.senders.count();
+        let started = found.and_then(|program| {
+            let workshop = self.programs.workshop()?;
+            let runners = (0..cores).map(|_| program.runner(Some(workshop)));
+            let runners: Result<Vec<_>, _> = runners.collect();
+            Ok((runners.map_err(|error| error.to_string())?, program))
+        });
+        let (runners, how) = match started {
+            Ok((runners, program)) => (runners, Ok(program)),
+            Err(why) => (Vec::new(), Err(why)),
+        };
+        {
+            // A policy is set while the state is held: a later one comes after this one.
+            let state = self.state();
+            let is_wanted = |it: &Wanted| (it.volume, it.id) == (of.volume, of.id);
+            if !wanted(&state).iter().any(is_wanted) {
+                return;
+            }
+            self.senders
+                .set_program(of.volume, of.id, runners, of.knobs);
+        }
+        if let Err(why) = &how {
+            log::say(format!(
+                "{}: {} is not loaded, queue-depth chooses: {why}",
+                of.name, of.id
+            ));
+        }
+        let loaded = Loaded {
+            id: of.id,
+            how,
+            files,
+            is_logged: false,
+            retries,
+        };
+        self.programs.loaded().insert(of.volume, loaded);
+    }
+
+    pub(super) fn policy_load(&self, params: &ProgramParams) -> Result<Value, ControlError> {
+        let (name, file) = (&params.volume, Path::new(&params.file));
+        let refused = |why| ControlError::refused(format!("{name}: not loaded: {why}"));
+        {
+            let state = self.state();
+            state.has_paths(state.volumes.number(name)?)?;
+        }
+        let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+        let options = Options { wasi: params.wasi };
+        let program = program::read(file).and_then(|it| Program::new(&stem, &it, options));
+        let program = program.map_err(|error| refused(format!("{}: {error}", params.file)))?;
+        let id = program.id();
+        let _changes = self.programs.changes();
+        let kept = state::write_bytes(&self.programs.path(id, options), program.bytes());
+        kept.map_err(|error| refused(format!("{error:#}")))?;
+        let chosen = self.choose(name, |it| {
+            it.of.policy = Policy::Program(id);
+            Ok(())
+        });
+        if let Err(why) = chosen {
+            self.forget_program(id);
+            return Err(why);
+        }
+        let (volume, knobs) = {
+            let state = self.state();
+            let volume = state.volumes.number(name)?;
+            (volume, state.volumes[volume].of.knobs())
+        };
+        let before = self.programs.loaded().remove(&volume);
+        let wanted = Wanted {
+            volume,
+            name: name.clone(),
+            id,
+            knobs,
+        };
+        self.start_program(&wanted, Ok(program), Vec::new(), 0);
+        if let Some(before) = before.filter(|it| it.id != id) {
+            self.forget_program(before.id);
+        }
+        let shown = self.programs.show(volume, Policy::Program(id));
+        Ok(json!({"volume": name, "program": shown}))
+    }
+
+    pub(super) fn policy_unload(&self, params: &PolicyParams) -> Result<Value, ControlError> {
+        let name = &params.volume;
+        let usual = {
+            let state = self.state();
+            let volume = state.volumes.number(name)?;
+            let policy = state.volumes[volume].of.policy;
+            let configured = state.configured.volume(name);
+            let usual = configured.map_or(Policy::QueueDepth, |it| it.policy);
+            let why = match policy {
+                Policy::Program(_) if policy != usual => None,
+                Policy::Program(_) => Some("is that of its configuration: braid policy set"),
+                _ => Some("is no program"),
+            };
+            if let Some(why) = why {
+                let why = format!("{name}: its policy, {policy}, {why}");
+                return Err(ControlError::refused(why));
+            }
+            usual
+        };
+        self.choose(name, |it| {
+            it.of.policy = usual;
+            Ok(())
+        })?;
+        self.look_at_programs();
+        Ok(json!({"volume": name, "policy": usual.to_string()}))
+    }
+
+    pub(super) fn policy_list(&self) -> Value {
+        let wanted = wanted(&self.state());
+        let shown = wanted.iter().filter_map(|it| {
+            let mut shown = self.programs.show(it.volume, Policy::Program(it.id))?;
+            shown["volume"] = it.name.clone().into();
+            Some(shown)
+        });
+        json!({"programs": shown.collect::<Vec<_>>()})
+    }
+
+    /// Removes the kept file of a program that a volume has no more, unless it is that of another
+    /// volume, or a choice names it: of an engine with this state directory, whether or not it runs.
+    fn forget_program(&self, id: ProgramId) {
+        if wanted(&self.state()).iter().any(|it| it.id == id) {
+            return;
+        }
+        let directory = self.choices().directory().to_owned();
+        let is_named = || -> std::io::Result<bool> {
+            let id = id.to_string();
+            for entry in fs::read_dir(&directory)? {
+                let choice = fs::read(entry?.path())?;
+                if choice.windows(id.len()).any(|it| it == id.as_bytes()) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        let removed = match is_named() {
+            Ok(true) => return,
+            Ok(false) => [false, true]
+                .into_iter()
+                .try_for_each(|wasi| state::remove(&self.programs.path(id, Options { wasi }))),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = removed {
+            log::say(format!("the file of {id} is not removed: {error:#}"));
+        }
+    }
+
+    /// Starts the thread that compares.
+    ///
+    /// # Errors
+    /// There is no thread left.
+    pub fn watch_programs(self: &Arc<Self>) -> anyhow::Result<()> {
+        let service = self.clone();
+        let builder = thread::Builder::new().name("policies".into());
+        let watch = move || {
+            while !service.state().is_closed() {
+                match service.look_at_programs() {
+                    true => thread::park_timeout(LOOK),
+                    false => thread::park(),
+                }
+            }
+        };
+        let thread = builder.spawn(watch).context("cannot start a thread")?;
+        let _ = self.programs.watcher.set(thread.thread().clone());
+        Ok(())
+    }
+}
