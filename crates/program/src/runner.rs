@@ -19,8 +19,7 @@ pub enum Fault {
     NoSuchPath,
     /// The path may not be used now.
     UnusablePath,
-    /// A new instance is being made after a trap. This is no fault of the choice, and does not
-    /// count as one.
+    /// A new instance is being made after a trap. Neither a fault nor a choice of the program.
     NewInstance,
 }
 
@@ -49,7 +48,7 @@ impl Fault {
 /// Counts of a program, of all cores together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Choices that it was asked for.
+    /// Choices that it was asked for, or would have been with an instance.
     pub choices: u64,
     /// Choices and completions that had no good answer, by [`Fault::ALL`].
     pub faults: [u64; Fault::ALL.len()],
@@ -329,13 +328,15 @@ impl policy::Program for Runner {
             return Choice::TakenOut;
         }
         self.paths = paths.len();
-        if self.is_running() {
-            self.tick(request.now_ns);
-        }
         add(&self.part.core.choices, 1);
-        self.window.0 += 1;
-        if self.window.0 > WINDOW {
-            self.window = (1, 0);
+        if self.is_running() {
+            // Without an instance it is not asked: however long new ones take, one that always
+            // traps is out soon.
+            self.window.0 += 1;
+            if self.window.0 > WINDOW {
+                self.window = (1, 0);
+            }
+            self.tick(request.now_ns);
         }
         match self.choose(request, paths, in_flight) {
             Ok(chosen) => Choice::Path(chosen),

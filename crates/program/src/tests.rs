@@ -215,6 +215,24 @@ fn new_instance_comes_from_the_workshop() {
     assert!(!program.state().is_out);
 }
 
+/// However slowly new instances come, one that always traps is taken out.
+#[test]
+fn slow_workshop_does_not_keep_a_bad_program() {
+    let (workshop, work) = Workshop::by_hand();
+    let body = "(if (i32.eqz (i32.load offset=4 (local.get $r))) (then unreachable)) (i32.const 1)";
+    let program = load(&choosing(body)).unwrap();
+    let mut it = program.runner(Some(&workshop)).unwrap();
+    for _ in 0..FAULTS_MAX {
+        for _ in 0..WINDOW {
+            let choice = it.select(&REQUEST, &[VIEW; 2], &[0; 2]);
+            assert_eq!(choice, Choice::FallBack);
+        }
+        workshop::perform(work.try_recv().unwrap());
+    }
+    let choice = it.select(&REQUEST, &[VIEW; 2], &[0; 2]);
+    assert_eq!(choice, Choice::TakenOut);
+}
+
 #[test]
 fn identity_is_the_name_and_the_hash() {
     let program = load(&choosing("(i32.const 0)")).unwrap();

@@ -45,6 +45,15 @@ impl Workshop {
     }
 }
 
+#[cfg(test)]
+impl Workshop {
+    /// One whose work is done by the test.
+    pub(crate) fn by_hand() -> (Self, Receiver<Work>) {
+        let (work, all) = sync_channel(QUEUED_MAX);
+        (Self { work }, all)
+    }
+}
+
 fn serve(all: &Receiver<Work>) {
     for work in all {
         perform(work);

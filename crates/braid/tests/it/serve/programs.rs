@@ -323,8 +323,11 @@ fn bad_choices_take_a_program_out() {
         let loaded = json(&root, &["policy", "load", "v0", &file]);
         assert_eq!(loaded["program"]["state"], "running");
         let mut client = bed.client();
-        client.write_blocks(4096);
-        client.read_blocks(4096, |number, data| assert_eq!(data[0], number as u8));
+        wait_until(|| {
+            client.write_blocks(1024);
+            client.read_blocks(1024, |number, data| assert_eq!(data[0], number as u8));
+            (bed.volume()["program"]["state"] == "taken-out").then_some(())
+        });
         let engine = bed.engine.as_mut().unwrap();
         let line = engine.notes("is taken out");
         assert!(line.contains(name) && line.contains(reason), "{line}");
