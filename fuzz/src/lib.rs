@@ -13,3 +13,5 @@ pub mod mirror;
 pub mod nbd;
 #[path = "../../crates/nvme/tests/it/model/mod.rs"]
 pub mod nvme;
+#[path = "../../crates/program/tests/it/model/mod.rs"]
+pub mod program;

@@ -25,7 +25,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match parse(&arguments) {
         Ok(case) => {
-            println!("{} iterations, checksum {}", case.iterations, run(&case));
+            let selector = case.policy.map(|policy| Selector::new(case.paths, policy));
+            let sum = run(selector, case.paths, case.iterations);
+            println!("{} iterations, checksum {sum}", case.iterations);
             ExitCode::SUCCESS
         }
         Err(why) => {
@@ -43,6 +45,19 @@ fn parse(arguments: &[String]) -> Result<Case, String> {
         "none" => None,
         name => Some(Policy::parse(name).map_err(|why| format!("{name}: {why}"))?),
     };
+    let (paths, iterations) = parse_numbers(paths, iterations)?;
+    Ok(Case {
+        policy,
+        paths,
+        iterations,
+    })
+}
+
+/// The numbers of paths and iterations.
+///
+/// # Errors
+/// One is none.
+pub fn parse_numbers(paths: &str, iterations: &str) -> Result<(usize, u64), String> {
     let paths = match paths.parse() {
         Ok(paths @ 1..=policy::limits::PATHS_MAX) => paths,
         _ => return Err(format!("PATHS: {paths} is not a number from 1 to 64")),
@@ -50,11 +65,7 @@ fn parse(arguments: &[String]) -> Result<Case, String> {
     let iterations = iterations
         .parse()
         .map_err(|why| format!("ITERATIONS: {iterations}: {why}"))?;
-    Ok(Case {
-        policy,
-        paths,
-        iterations,
-    })
+    Ok((paths, iterations))
 }
 
 /// Latencies of 80…180 µs, made before the count begins.
@@ -68,7 +79,8 @@ fn latencies() -> [u32; 1024] {
     })
 }
 
-fn run(case: &Case) -> u64 {
+/// Returns a sum over all choices.
+pub fn run(mut selector: Option<Selector>, paths: usize, iterations: u64) -> u64 {
     let view = |path: usize| PathView {
         enabled: true,
         ana: Ana::Optimized,
@@ -76,9 +88,8 @@ fn run(case: &Case) -> u64 {
         in_flight_elsewhere: 3,
         throughput: 1,
     };
-    let mut views: Vec<PathView> = (0..case.paths).map(view).collect();
+    let mut views: Vec<PathView> = (0..paths).map(view).collect();
     let latencies = latencies();
-    let mut selector = case.policy.map(|policy| Selector::new(case.paths, policy));
     if let Some(selector) = &mut selector {
         let knobs = Knobs {
             weight_timeout_ns: 50_000_000,
@@ -88,9 +99,9 @@ fn run(case: &Case) -> u64 {
     }
     let mut in_flight = [None; IN_FLIGHT];
     let mut sum = 0;
-    for turn in 0..case.iterations {
+    for turn in 0..iterations {
         let now_ns = turn * TURN_NS;
-        let (round, path) = (turn / case.paths as u64, turn % case.paths as u64);
+        let (round, path) = (turn / paths as u64, turn % paths as u64);
         views[path as usize].in_flight_elsewhere = 2 + round as u32 % 3;
         let group = GROUPS[turn as usize % GROUPS.len()];
         let request = Request {

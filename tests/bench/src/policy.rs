@@ -24,6 +24,13 @@ const POLICIES: [&str; 16] = [
     "service-time",
     "historical-service-time",
 ];
+/// Modules of `sdk/modules`.
+const PROGRAMS: [&str; 4] = [
+    "round_robin",
+    "queue_depth",
+    "weighted_latency",
+    "near_small",
+];
 const COLUMNS: [Column; 4] = [
     ("policy", "policy", 0),
     ("2 paths", "2 paths", 1),
@@ -35,10 +42,17 @@ const COLUMNS: [Column; 4] = [
 pub fn run(setup: &Setup) -> Result<()> {
     callgrind::check()?;
     let mut cells = Vec::new();
-    for policy in POLICIES {
-        let mut row = json!({ "policy": policy });
+    let policies = POLICIES.map(|it| (it.to_owned(), format!("policy policy_cost {it}")));
+    let programs = PROGRAMS.map(|it| {
+        (
+            format!("program:{it}"),
+            format!("program program_cost {it}"),
+        )
+    });
+    for (name, run) in policies.into_iter().chain(programs) {
+        let mut row = json!({ "policy": name });
         for paths in [2, 4, 16] {
-            let line = format!("; policy policy_cost {policy} {paths}; less none {paths}");
+            let line = format!("; {run} {paths}; less none {paths}");
             row[format!("{paths} paths")] = json!(Layer::parse(&line)?.measure(&setup.root)?);
         }
         cells.push(row);

@@ -1,8 +1,8 @@
 //! The modules of `sdk/examples` choose exactly as the policies that they imitate.
 //!
-//! 10⁵ random states each; `BRAID_STATES=1000000 cargo test -p braid-program --test examples` looks
-//! at more.
-#![allow(clippy::unwrap_used, reason = "tests")]
+//! 10⁵ random states each; `BRAID_STATES=1000000 cargo test -p braid-program --test it` looks at
+//! more.
+use crate::Random;
 use policy::{
     Aggregate, Ana, Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request,
     Selector, Ticket,
@@ -16,34 +16,18 @@ fn load(name: &str) -> Program {
     Program::new(name, &bytes, Options::default()).unwrap()
 }
 
-/// xorshift64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn view(&mut self) -> PathView {
-        let ana = match self.below(8) {
-            0..=3 => Ana::Optimized,
-            4..=6 => Ana::NonOptimized,
-            _ => Ana::Inaccessible,
-        };
-        PathView {
-            enabled: self.below(8) > 0,
-            ana,
-            distance: self.below(40) as u32,
-            in_flight_elsewhere: self.below(4) as u32,
-            throughput: self.below(101) as u8,
-        }
+fn view(random: &mut Random) -> PathView {
+    let ana = match random.below(8) {
+        0..=3 => Ana::Optimized,
+        4..=6 => Ana::NonOptimized,
+        _ => Ana::Inaccessible,
+    };
+    PathView {
+        enabled: random.below(8) > 0,
+        ana,
+        distance: random.below(40) as u32,
+        in_flight_elsewhere: random.below(4) as u32,
+        throughput: random.below(101) as u8,
     }
 }
 
@@ -94,13 +78,13 @@ fn compare(policy: Policy, name: &str) {
         let mut both = [policy, Policy::Program(program.id())].map(|it| Selector::new(paths, it));
         both[0].set_knobs(knobs).unwrap();
         both[1].set_program(program.id(), Box::new(program.runner(None).unwrap()));
-        let mut views: Vec<PathView> = (0..paths).map(|_| random.view()).collect();
+        let mut views: Vec<PathView> = (0..paths).map(|_| view(&mut random)).collect();
         let mut in_flight: Vec<InFlight> = Vec::new();
         let mut now_ns = 1 << 40;
         for _ in 0..2000 {
             now_ns += random.below(3_000_000);
             match random.below(64) {
-                0..=3 => views[random.below(paths as u64) as usize] = random.view(),
+                0..=3 => views[random.below(paths as u64) as usize] = view(&mut random),
                 4 => {
                     let path = PathIndex(random.below(paths as u64) as u8);
                     both.iter_mut().for_each(|it| it.reset_path(path));
