@@ -1,11 +1,12 @@
 //! Everything that must hold before a change is offered, and the longer nightly check.
 //!
 //! # Contract
-//! [`steps`] run one after the other, each task of theirs within its own time; those that need
-//! much of the processor and no clock run beside the others, with the time that these leave: tests
-//! of whole programs mostly wait. The first failure ends the run (with `--keep-going` and
-//! `--nightly` all are run) and shows the end of that task's output. Whole outputs are kept in `target/ci/<task>.log`. The commands for the tests and the
-//! demo are read out of README.md, so that what is checked is what readers type.
+//! [`steps`] run one after the other, each task of theirs within its own time; those that need much
+//! of the processor and no clock run beside the others, with the time that these leave: tests of
+//! whole programs mostly wait. The first failure ends the run (with `--keep-going` and `--nightly`
+//! all are run) and shows the end of that task's output. Whole outputs are kept in
+//! `target/ci/<task>.log`. The commands for the tests and the demo are read out of README.md, so
+//! that what is checked is what readers type.
 //!
 //! The nightly check writes each task's result into docs/results/nightly.md as the task ends, with
 //! the commit that it ran on ([`report`]); `--resume` leaves out what holds for this very commit.
@@ -306,7 +307,8 @@ impl Check<'_> {
         self.keep_going || self.failed().is_empty()
     }
 
-    /// Runs one task, records it and prints its lines; `None`: it was ended, for another has failed.
+    /// Runs one task, records it and prints its lines; `None`: it was ended, for another has
+    /// failed.
     fn run_task(&self, step: &Step, task: &Task) -> Result<Option<Verdict>> {
         let (name, begun) = (step.name_of(task), Instant::now());
         if let Some(record) = &self.record {

@@ -399,8 +399,8 @@ impl NvmeServer {
         }
     }
 
-    /// Says which devices have become usable, or are so no more, and which were stopped; notes which
-    /// hosts have to be told of a loss.
+    /// Says which devices have become usable, or are so no more, and which were stopped; notes
+    /// which hosts have to be told of a loss.
     fn observe(&mut self, devices: &Devices, now_ns: u64) {
         for it in &mut self.namespaces {
             let is_stopped = devices.is_stopped(it.volume);

@@ -38,7 +38,7 @@ pub enum FileAccess {
     ReadOnly,
     /// Others may write it too.
     Shared,
-    /// Nobody else writes it (T48), or it is only read where the kernel protects it.
+    /// No other process writes it (T48), or it is only read where the kernel protects it.
     Sole,
     /// The same of a leg: it has to be written, and is never shorter than it was.
     Alone,

@@ -11,8 +11,8 @@ use std::path::Path;
 use terminal::log;
 use terminal::units::format_utc;
 
-/// `error`, and if it says that somebody uses this file, who has the mirror that is on it; else what
-/// the user of a volume can do.
+/// `error`, and if it says that somebody uses this file, who has the mirror that is on it; else
+/// what the user of a volume can do.
 pub fn named(error: anyhow::Error, path: &Path, access: FileAccess) -> anyhow::Error {
     let in_use = matches!(error.downcast_ref(), Some(RuntimeError::InUse { .. }));
     match in_use.then(|| owner_on(path)) {

@@ -2,8 +2,8 @@
 //!
 //! One unit for each operator of WebAssembly, as the interpreter has it, but for those whose time
 //! has nothing to do with that: growing memory moves and zeroes it, calls set locals to 0, and
-//! divisions are slow. A test holds a checksum of the whole table, so that another version of the interpreter
-//! cannot change what a program may do.
+//! divisions are slow. A test holds a checksum of the whole table, so that another version of the
+//! interpreter cannot change what a program may do.
 use wasmi::{CustomFuelCosts, OperatorCost};
 
 /// Costs of operators.

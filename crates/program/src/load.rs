@@ -42,7 +42,8 @@ pub enum LoadError {
     Module(String),
     /// A function over [`LOCALS_MAX`].
     #[error(
-        "its function {function} has {locals} locals, more than {LOCALS_MAX}; optimized code has fewer"
+        "its function {function} has {locals} locals, more than {LOCALS_MAX}; optimized code has \
+         fewer"
     )]
     Locals {
         /// Index, imports included.

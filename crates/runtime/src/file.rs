@@ -3,9 +3,9 @@
 //! # Contract
 //! O_DIRECT is used where the file system can and its alignment fits ours; elsewhere the page cache
 //! is used, and `direct` says so. Several cores, and several processes, may open one file: each I/O
-//! goes to the file, nothing is cached here. Only a file opened [alone](FileDevice::open_alone), or by
-//! a [sole](FileDevice::open_sole) writer, is protected from others: see `lock`. A [volatile](FileDevice::make_volatile) one keeps
-//! writes in memory until a flush, for tests.
+//! goes to the file, nothing is cached here. Only a file opened [alone](FileDevice::open_alone), or
+//! by a [sole](FileDevice::open_sole) writer, is protected from others: see `lock`. A
+//! [volatile](FileDevice::make_volatile) one keeps writes in memory until a flush, for tests.
 use crate::RuntimeError;
 use crate::filesystem::blocks_submitter;
 use crate::lock::lock;

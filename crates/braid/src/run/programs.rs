@@ -209,11 +209,15 @@ impl Service {
         };
         let gone: Vec<Loaded> = {
             let mut loaded = self.programs.loaded();
-            let gone = loaded.extract_if(.., |number, it| {
+            let is_wanted = |number: u16, it: &Loaded| {
                 let mut all = wanted.iter();
-                !all.any(|wanted| (wanted.volume, wanted.id) == (*number, it.id))
-            });
-            gone.map(|(_, it)| it).collect()
+                all.any(|wanted| (wanted.volume, wanted.id) == (number, it.id))
+            };
+            let (stay, gone) = std::mem::take(&mut *loaded)
+                .into_iter()
+                .partition::<BTreeMap<_, _>, _>(|(number, it)| is_wanted(*number, it));
+            *loaded = stay;
+            gone.into_values().collect()
         };
         for it in gone {
             self.forget_program(it.id);
@@ -387,7 +391,8 @@ impl Service {
     }
 
     /// Removes the kept file of a program that a volume has no more, unless it is that of another
-    /// volume, or a choice names it: of an engine with this state directory, whether or not it runs.
+    /// volume, or a choice names it: of an engine with this state directory, whether or not it
+    /// runs.
     fn forget_program(&self, id: ProgramId) {
         if wanted(&self.state()).iter().any(|it| it.id == id) {
             return;

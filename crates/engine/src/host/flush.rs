@@ -19,9 +19,9 @@
 //! core's flush fails for what the engine before has lost: the client may come back on any core.
 //!
 //! A flush that ends with an error of what is behind its path has lost writes of whoever wrote, and
-//! an operating system says so once: on each core the volume's other flushes fail for it as well, or
-//! the next one. One that a device had when its path was given up, and that then fails, was heard by
-//! nobody: the same holds for it.
+//! an operating system says so once: on each core the volume's other flushes fail for it as well,
+//! or the next one. One that a device had when its path was given up, and that then fails, was
+//! heard by nobody: the same holds for it.
 //!
 //! After an unclean stop of the engine before, or one in order that left writes unflushed
 //! ([`HostEvent::Unflushed`]), each controller counts as unflushed until it has flushed, or was
@@ -33,11 +33,11 @@
 //! # Limits
 //! A live controller whose ANA group is not usable is not asked: handing its group over is the
 //! array's own affair. Writes that one core flushed another still counts as unflushed once the path
-//! is lost: a flush waits, or fails, that needn't. Where another core's flush of the same local device
-//! ends well at the very moment at which one takes an error from the operating system, before it has
-//! heard of it, the next one fails there. A queue server tells each queue of a loss: of several
-//! cores, each tells the others of its own. Of an engine before, a controller that no path of the
-//! volume leads to is not asked.
+//! is lost: a flush waits, or fails, that needn't. Where another core's flush of the same local
+//! device ends well at the very moment at which one takes an error from the operating system,
+//! before it has heard of it, the next one fails there. A queue server tells each queue of a loss:
+//! of several cores, each tells the others of its own. Of an engine before, a controller that no
+//! path of the volume leads to is not asked.
 use super::change::is_device;
 use super::connections::SessionState;
 use super::io::VolumeIo;

@@ -189,9 +189,9 @@ impl Volume {
     }
 
     /// Until when an I/O waits that all its paths, which are devices, have refused: a queue whose
-    /// server has ended says so at once, while of a controller the connection is lost. `None`: it is
-    /// not so, or it has waited for `fast_io_fail_tmo`. A mirror reads elsewhere, and a flush waits
-    /// below.
+    /// server has ended says so at once, while of a controller the connection is lost. `None`: it
+    /// is not so, or it has waited for `fast_io_fail_tmo`. A mirror reads elsewhere, and a flush
+    /// waits below.
     fn refused_until_ns(
         &self,
         slot: &Slot,

@@ -93,7 +93,7 @@ fn t13_flush_of_a_reset_controller_fails_the_next_one() {
     assert_eq!(ended.result, Ok(()));
 }
 
-/// Whoever flushed before: what the host wrote may be lost.
+/// Its own writes may be lost, though another client flushed first.
 #[test]
 fn t13_host_that_has_written_hears_once_of_a_loss_that_another_client_was_told() {
     let mut rig = Rig::ready(Setup::over(Below::Paths));
