@@ -197,6 +197,7 @@ where
     }
 
     /// Watches memory until there is something to do, or `until_ns`; `u64::MAX`: for ever.
+    #[inline(never)] // `bench cores` leaves its instructions out
     fn watch_memory(&mut self, timer_ns: Option<u64>, until_ns: u64) -> Watched {
         let end_ns = timer_ns.unwrap_or(u64::MAX).min(until_ns);
         loop {

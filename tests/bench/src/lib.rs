@@ -7,6 +7,7 @@
 mod busy;
 mod callgrind;
 mod connections;
+mod cores;
 mod equal;
 mod fio;
 mod layers;
@@ -107,6 +108,8 @@ enum Task {
     Mirror(mirror::Args),
     /// An NBD export under fio, beside nbdkit's memory disk.
     Nbd(nbd::Args),
+    /// Four NBD clients of a volume on one core and on two: where I/Os end, processor time.
+    Cores(cores::Args),
     /// I/Os of hardware queues beside a bare ping-pong through shared memory.
     Queue(queue::Args),
     /// Thousands of idle and slow connections beside an honest client.
@@ -126,6 +129,7 @@ pub fn run(root: &Path, args: Args) -> Result<ExitCode> {
         Task::Memory(args) => memory::run(&setup, args),
         Task::Mirror(args) => mirror::run(&setup, args),
         Task::Nbd(args) => nbd::run(&setup, args),
+        Task::Cores(args) => cores::run(&setup, args),
         Task::Queue(args) => queue::run(&setup, args),
         Task::Connections(args) => connections::run(&setup, args),
     }?;

@@ -5,7 +5,7 @@
 //! client on a core each, trusted and mediated, beside a ping-pong through shared memory on the
 //! same two CPUs. All are run in turn, several rounds; the figure is the median over rounds, the
 //! ratio that of each round, so that what the machine does besides hits all of them. Then one I/O
-//! at a time where either side sleeps, and the instructions of either side.
+//! at a time where either side sleeps, and the instructions of the client.
 mod bare;
 mod cost;
 mod wakes;
@@ -30,7 +30,7 @@ pub struct Args {
     /// How long the server spins, µs.
     #[arg(long, default_value_t = 1_000_000)]
     spin_us: u64,
-    /// Don't count instructions (which needs valgrind).
+    /// Don't count instructions of the client (which needs valgrind).
     #[arg(long)]
     no_cost: bool,
     /// Don't measure what waking costs.
@@ -70,7 +70,6 @@ type Load<'a> = (&'a str, &'a str, usize);
 struct QueueServer(Server);
 
 impl QueueServer {
-    /// `braid`: the program, perhaps behind one that watches it.
     fn spawn(mut braid: Command, trust: &str, args: &Args, spin_us: u64) -> Result<Self> {
         let directory = server::directory()?;
         let cpu = args.sides.cpus[1];
@@ -101,7 +100,7 @@ impl QueueServer {
         Ok(switches(self.0.id())?.values().sum::<u64>() as f64)
     }
 
-    /// Facts of a load on it; `braid` as for the server.
+    /// Facts of a load on it; `braid`: the program, perhaps behind one that watches it.
     fn run(&self, mut braid: Command, load: Load<'_>, seconds: f64, args: &Args) -> Result<Value> {
         let ((kind, size, depth), cpu) = (load, args.sides.cpus[0]);
         let words = format!(
@@ -165,7 +164,7 @@ pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     let title = "random reads of nothing, a core each side; medians over rounds, and their range\n\
                  per I/O: the client's system calls, the server's enters";
     let waking = format!("one I/O at a time, mediated: what waking costs{bare_us}");
-    let counted = "instructions per I/O, user_poll (callgrind)".into();
+    let counted = "instructions of the client per I/O, user_poll, mediated (callgrind)".into();
     let parts = [
         ("cells", title.into(), &COLUMNS[..], cells),
         ("wakes", waking, &wakes::COLUMNS[..], wakes),
