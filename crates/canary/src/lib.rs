@@ -33,6 +33,8 @@ pub enum Bug {
     CidReuse,
     /// Both copies of a hedged read end it.
     DoubleEnd,
+    /// A program is told that each path may be chosen.
+    LostPathShown,
     /// I/Os that failed on a path stay in its count (T41).
     LeakedCount,
     /// After an unclean stop each I/O counts twice on its path (T41).

@@ -9,6 +9,7 @@
 //! `none`: worlds without any; `--within N`: so many seeds for each, whatever is stated. Bugs are
 //! hunted on all processors, each on one.
 use canary::Bug;
+use programs::Modules;
 use serde_json::json;
 use sim::chaos::judged::Check;
 use sim::chaos::plan::Plan;
@@ -20,6 +21,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
+
+#[path = "../../sim-program/src/chaos/programs.rs"]
+mod programs;
 
 /// A bug, seeds within which it must be found, by what kinds of findings or by which panic (see
 /// [`shows`]), and what was planted.
@@ -33,7 +37,8 @@ macro_rules! canaries {
 }
 
 /// All but those of mirrors.
-const CANARIES: [Canary; 56] = canaries! {
+const CANARIES: [Canary; 57] = canaries! {
+    LostPathShown, 200, "wrong", "a program is told that each path may be chosen";
     Unfenced, 100, "disk", "T9: an unanswered write is repeated at once";
     ShortBound, 200, "disk", "T9: the bound of held writes lacks one KATO";
     IgnoredMark, 200, "disk", "T9: after an unclean stop no I/O waits";
@@ -163,7 +168,7 @@ type Said = (&'static str, String);
 /// Returns the checkers' finding in a world with a bug, and the checks that had something to judge.
 fn judged(plan: &Plan, bug: Option<Bug>) -> (Option<Said>, BTreeSet<Check>) {
     canary::plant(bug);
-    let report = panic::catch_unwind(|| run::run(plan));
+    let report = panic::catch_unwind(|| run::run(plan, &Modules::new()));
     canary::plant(None);
     match report {
         Ok(report) => {

@@ -34,7 +34,7 @@ const LAYERS: [Layer; 26] = [
     // Runs what users load. The pure crates know its trait alone, which policy has.
     Layer {
         name: "program",
-        imports: &["policy"],
+        imports: &["policy", "canary"],
         pure: None,
     },
     Layer {

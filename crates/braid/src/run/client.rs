@@ -477,10 +477,13 @@ fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
             return writeln!(text, "{}: {why}", word(&value["volume"]));
         }
         let shown = word(&value["policy"]);
-        let all = policy::Policy::parse(shown).map_or_else(
-            |_| shown.to_owned(),
-            |active| all_policies(&values_of(value), active),
-        );
+        let values = values_of(value);
+        let program = policy::ProgramId::parse(shown).map(policy::Policy::Program);
+        let all = match (policy::Policy::parse(shown), program) {
+            (Ok(active), _) => all_policies(&values, active),
+            (_, Ok(program)) => format!("{} [{program}]", all_policies(&values, program)),
+            _ => shown.to_owned(),
+        };
         writeln!(text, "{}: {all}", word(&value["volume"]))
     })
 }

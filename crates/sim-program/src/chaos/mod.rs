@@ -13,6 +13,7 @@
 //! not printed.
 mod crew;
 mod detail;
+mod programs;
 mod show;
 mod sums;
 mod tell;

@@ -3,6 +3,7 @@
 //! # Limits
 //! One hook for panics in the whole program; it keeps those of [`outcome`] and [`story()`], and
 //! shows all others as before.
+use super::programs::Modules;
 use sim::chaos::plan::Plan;
 use sim::chaos::run::{self, Report};
 use sim::chaos::story::{self, Line, Lines};
@@ -65,7 +66,7 @@ pub fn keep_panics() {
 
 /// Runs the world of a plan.
 pub fn outcome(plan: &Plan) -> Outcome {
-    attempt(|| run::run(plan))
+    attempt(|| run::run(plan, &Modules::new()))
 }
 
 /// As [`outcome`], of any world.
@@ -95,7 +96,7 @@ pub fn attempt(world: impl FnOnce() -> Report) -> Outcome {
 /// Events in the world of a plan until the violation could be seen, as far as it came.
 pub fn story(plan: &Plan, found: &Found) -> Vec<Line> {
     let lines = Lines::default();
-    let _ = kept(|| story::story(plan, found.block, &lines));
+    let _ = kept(|| story::story(plan, &Modules::new(), found.block, &lines));
     let mut lines = lines.take();
     lines.retain(|line| found.seen_ns.is_none_or(|seen_ns| line.at_ns <= seen_ns));
     lines

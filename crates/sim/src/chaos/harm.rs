@@ -6,7 +6,7 @@ use super::prelude::*;
 use super::user::Wish;
 use engine::target::{ErrorRule, Faults, Ops, Probability};
 use nvme::wire::Status;
-use policy::Hedging;
+use policy::{Hedging, ProgramSlot};
 
 /// Statuses of path errors and of busy controllers.
 const STATUSES: [Status; 6] = [
@@ -141,7 +141,10 @@ impl Course<'_> {
         for node in self.rig.hosts[host].cores.clone() {
             let mirror = self.plan.layout.mirror.map(|_| MIRRORS_FROM);
             let volumes = self.rig.volumes().chain(mirror);
-            let of = |volume| HostControl::Policy(volume, policy, knobs);
+            let of = |volume| match self.program(fault) {
+                Some((id, it)) => HostControl::Program(volume, id, ProgramSlot(Some(it)), knobs),
+                None => HostControl::Policy(volume, policy, knobs),
+            };
             let mut messages: Vec<HostControl> = volumes.map(of).collect();
             if unusual {
                 messages.push(HostControl::Throughput(0, PathIndex(0), 100));

@@ -67,6 +67,7 @@ mod parting;
 mod peaks;
 pub mod plan;
 mod prelude;
+pub mod programs;
 mod return_elsewhere;
 mod rig;
 pub mod run;

@@ -11,6 +11,7 @@ use super::lasting;
 use super::mirror;
 use super::pair;
 use super::prelude::*;
+use super::programs;
 use super::return_elsewhere;
 use super::rig::More;
 use super::settings;
@@ -55,7 +56,7 @@ pub struct Plan {
 /// that found something once are kept so.
 type Layer = (&'static str, u64, fn(&mut Plan, &mut Random));
 
-const LAYERS: [Layer; 13] = [
+const LAYERS: [Layer; 14] = [
     ("aim", 0x0a1e_d000, aim::plan),
     ("pair", 0x9a12_d000, pair::plan),
     ("cut_off", 0xcac4_e000, cut_off::plan),
@@ -69,6 +70,7 @@ const LAYERS: [Layer; 13] = [
     ("front", 0xf407_e4d0, front::plan),
     ("exports", 0x1_e470_4feb, exports::plan),
     ("return_elsewhere", 0x4e70_4e15, return_elsewhere::plan),
+    ("programs", 0x9409_4a35, programs::plan),
 ];
 
 /// Those of worlds with a mirror, which are a family of their own.

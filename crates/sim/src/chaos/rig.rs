@@ -75,6 +75,8 @@ pub struct More {
     /// Where large packets get lost at the end (`hole`): those with data of writes, and controllers
     /// take so much data in capsules that paths are probed with it. Else those with data of reads.
     pub loses_writes: bool,
+    /// Another policy may be a program.
+    pub programs: bool,
 }
 
 /// Digests.

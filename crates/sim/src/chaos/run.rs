@@ -9,6 +9,7 @@ use super::mirror::shrunk::{Restart, Shrunk};
 use super::mirror::{MIRROR_REST_NS, plan_examinations};
 use super::pardon::Pardon;
 use super::prelude::*;
+use super::programs::Programs;
 use super::story::Lines;
 use super::touch::Begun;
 use core::cell::RefCell;
@@ -137,15 +138,20 @@ impl Report {
 ///
 /// # Panics
 /// If a machine breaks its contract, or an invariant of its own.
-pub fn run(plan: &Plan) -> Report {
-    play(plan, None).report
+pub fn run(plan: &Plan, programs: &dyn Programs) -> Report {
+    play(plan, programs, None).report
 }
 
 /// As [`run`]; a listener watches a block, if there is one.
-pub(super) fn play(plan: &Plan, watched: Option<(Option<u64>, Lines)>) -> Course<'_> {
-    let mut course = Course::new(plan);
+pub(super) fn play<'a>(
+    plan: &'a Plan,
+    programs: &'a dyn Programs,
+    watched: Option<(Option<u64>, Lines)>,
+) -> Course<'a> {
+    let mut course = Course::new(plan, programs);
     course.rig.world.watched = watched;
     let finding = course.all().err();
+    let finding = finding.or_else(|| programs.faults().map(Finding::Wrong));
     course.remember();
     course.note_touched();
     let world = &course.rig.world;
@@ -158,6 +164,7 @@ pub(super) fn play(plan: &Plan, watched: Option<(Option<u64>, Lines)>) -> Course
 /// A world on its way.
 pub(super) struct Course<'a> {
     pub plan: &'a Plan,
+    pub programs: &'a dyn Programs,
     pub rig: Rig,
     pub history: History,
     pub report: Report,
@@ -194,7 +201,7 @@ pub(super) struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
-    fn new(plan: &'a Plan) -> Self {
+    fn new(plan: &'a Plan, programs: &'a dyn Programs) -> Self {
         let mut rig = Rig::new(plan.layout.clone(), plan.seed);
         let begin_ns = rig.world.now_ns + BEGIN_NS;
         for (number, fault) in plan.faults.iter().enumerate() {
@@ -214,6 +221,7 @@ impl<'a> Course<'a> {
         history.unfenced = plan.layout.mirror.is_some_and(|it| it.unfenced);
         Self {
             plan,
+            programs,
             rig,
             history,
             report: Report::default(),

@@ -6,6 +6,7 @@
 //! of caches, or the request that failed or waits. They are few, and may lie far from the end.
 use super::START_NS;
 use super::prelude::*;
+use super::programs::Programs;
 use super::run::play;
 use alloc::rc::Rc;
 use core::cell::RefCell;
@@ -89,8 +90,8 @@ impl fmt::Display for Asked<'_> {
 ///
 /// # Panics
 /// As [`run`](super::run::run).
-pub fn story(plan: &Plan, block: Option<u64>, lines: &Lines) {
-    let mut course = play(plan, Some((block, Lines::clone(lines))));
+pub fn story(plan: &Plan, programs: &dyn Programs, block: Option<u64>, lines: &Lines) {
+    let mut course = play(plan, programs, Some((block, Lines::clone(lines))));
     let mut lines = lines.borrow_mut();
     if let Some(block) = block {
         let told = course.history.story(block);

@@ -1,4 +1,5 @@
 //! The engine in worlds of chaos.
+use crate::programs::Modules;
 use engine::host::PathState;
 use sim::chaos::aim;
 use sim::chaos::judged::{Check, Family};
@@ -10,7 +11,7 @@ use sim::chaos::story::{self, Lines};
 fn half(first: u64) -> Vec<Report> {
     let seeds = (first..=aim::SEEDS).step_by(2);
     let report = |seed| {
-        let report = run::run(&Plan::draw(seed));
+        let report = run::run(&Plan::draw(seed), &Modules::new());
         // `story` tells what became of a block there.
         let found = &report.finding;
         assert!(found.is_none(), "seed {seed}: {found:?}");
@@ -169,7 +170,7 @@ fn worlds_that_found_something_once() {
         .map(|it| Plan::draw_before("front", it)),
     );
     for plan in first.into_iter().chain(second).chain(drawn) {
-        let found = run::run(&plan).finding;
+        let found = run::run(&plan, &Modules::new()).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);
     }
 }
@@ -182,7 +183,7 @@ fn a_story_has_the_requests_that_failed() {
         let lines = Lines::default();
         let fault = plan.faults.iter().find(|it| it.kind == Kind::Media)?;
         let block = fault.whom / 64 % plan.layout.habit.blocks;
-        story::story(&plan, Some(block), &lines);
+        story::story(&plan, &Modules::new(), Some(block), &lines);
         let lines = lines.take();
         assert!(lines.is_sorted());
         let told = |end: &str| {
@@ -220,9 +221,23 @@ fn front_ends_are_drawn_and_change_no_other_world() {
 }
 
 #[test]
+fn programs_choose_where_worlds_have_them() {
+    let plans = (1..).map(Plan::draw).filter(|it| it.layout.more.programs);
+    for plan in plans.take(4) {
+        let modules = Modules::new();
+        let found = run::run(&plan, &modules).finding;
+        assert!(found.is_none(), "seed {}: {found:?}", plan.seed);
+        assert!(modules.choices() > 0, "seed {}", plan.seed);
+    }
+    let seeds = 1..=800;
+    let programs = seeds.filter(|it| Plan::draw(*it).layout.more.programs);
+    assert!((70..=130).contains(&programs.count()));
+}
+
+#[test]
 fn the_same_seed_has_the_same_course() {
     let report = |seed| {
-        let report = run::run(&Plan::draw(seed));
+        let report = run::run(&Plan::draw(seed), &Modules::new());
         (
             report.requests,
             report.events,
@@ -253,7 +268,7 @@ fn fault_of(kind: Kind, removed: bool) -> Report {
     };
     let remove = removed.then(|| fault(Kind::RemovePath, 50, 1000));
     plan.faults = remove.into_iter().chain([fault(kind, 300, 500)]).collect();
-    let report = run::run(&plan);
+    let report = run::run(&plan, &Modules::new());
     assert!(report.finding.is_none(), "{kind:?}: {:?}", report.finding);
     assert_eq!(report.faults, 1 + u64::from(removed));
     report

@@ -1,4 +1,5 @@
 //! The engine with mirrors in worlds of chaos.
+use crate::programs::Modules;
 use sim::chaos::aim;
 use sim::chaos::judged::{Check, Family};
 use sim::chaos::mirror::ample;
@@ -11,7 +12,7 @@ const EMPTY_MAX: usize = 36;
 /// `MIRROR_WORLDS` says how many, if it is there.
 fn half(first: u64, worlds: u64) -> Vec<Report> {
     let report = |seed| {
-        let report = run::run(&Plan::draw_mirror(seed));
+        let report = run::run(&Plan::draw_mirror(seed), &Modules::new());
         let found = &report.finding;
         assert!(found.is_none(), "seed {seed}: {found:?}");
         report
@@ -88,7 +89,7 @@ fn worlds_with_mirrors_that_found_something_once() {
     let eighth = [41_010_058, 41_014_044, 42_010_300, 45_060_246, 48_035_387]
         .map(|it| Plan::draw_mirror_before("blink", it));
     for plan in before.chain(seventh).chain(eighth) {
-        let found = run::run(&plan).finding;
+        let found = run::run(&plan, &Modules::new()).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);
     }
 }
@@ -126,7 +127,7 @@ fn mirrors_come_to_rest_with_all_legs_alike_and_nothing_was_lost() {
 #[test]
 fn the_same_seed_has_the_same_course() {
     let report = |seed| {
-        let report = run::run(&Plan::draw_mirror(seed));
+        let report = run::run(&Plan::draw_mirror(seed), &Modules::new());
         (report.requests, report.events, report.time_ns)
     };
     assert_eq!(report(5), report(5));

@@ -2,3 +2,5 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 mod chaos;
 mod chaos_mirror;
+#[path = "../../../sim-program/src/chaos/programs.rs"]
+mod programs;

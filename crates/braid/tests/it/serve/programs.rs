@@ -158,6 +158,11 @@ fn program_chooses_is_kept_and_unloaded() {
         shown.contains(&hash) && shown.contains("no faults"),
         "{shown}"
     );
+    let shown = text(&root, &["policy", "show", "v0"]);
+    assert!(
+        shown.contains(" round-robin ") && shown.contains(&format!("[{id}]")),
+        "{shown}"
+    );
     // The file of the user is not needed again.
     fs::remove_file(&second).unwrap();
     drop(client);
