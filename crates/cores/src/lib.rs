@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
 use ublk::CoreUblk;
-pub use ublk::{NodeQueue, UblkControl};
+pub use ublk::{Begun, NodeQueue, UblkControl};
 
 /// How soon news that found the mailbox of another core full are offered again.
 const OFFER_AGAIN_NS: u64 = 1_000_000;

@@ -34,9 +34,19 @@ pub struct NodeQueue {
 /// A message to the core that serves queues of nodes.
 pub enum UblkControl {
     /// Serve it; says how that began.
-    Attach(Box<NodeQueue>, SyncSender<Result<(), Errno>>),
+    Attach(Box<NodeQueue>, SyncSender<Begun>),
     /// Serve it no more, its device was stopped; says so when its requests have ended.
     Detach(u32, SyncSender<()>),
+}
+
+/// How a core began to serve a queue.
+pub enum Begun {
+    /// It serves it.
+    Serves,
+    /// Nothing was fetched, which may be tried again.
+    NotYet(Box<NodeQueue>, Errno),
+    /// The driver refuses it.
+    Refused(Errno),
 }
 
 struct Served {
@@ -57,13 +67,21 @@ impl CoreUblk {
     pub fn handle(&mut self, message: UblkControl, core: &mut Core, wakes: &CoreQueues) {
         match message {
             UblkControl::Attach(mut of, begun) => {
-                let fetched = fetch_first(&mut of.queue, wakes);
-                if fetched.is_ok() {
-                    core.open_ublk_queue(of.number, of.volume);
-                    self.queues.push(Served { of, closing: None });
+                if let Err(error) = sys::os::set_io_flusher() {
+                    let what = "the system may wait for it while it makes room in memory";
+                    self.note(&of.node, what, error);
                 }
+                let answer = match fetch_first(&mut of.queue, wakes) {
+                    Ok(()) => {
+                        core.open_ublk_queue(of.number, of.volume);
+                        self.queues.push(Served { of, closing: None });
+                        Begun::Serves
+                    }
+                    Err(error) if of.queue.has_fetched() => Begun::Refused(error),
+                    Err(error) => Begun::NotYet(of, error),
+                };
                 // One that does not wait any more gives the node up.
-                let _ = begun.try_send(fetched);
+                let _ = begun.try_send(answer);
             }
             UblkControl::Detach(number, done) => {
                 let mut all = self.queues.iter_mut();
@@ -224,7 +242,11 @@ impl Drop for CoreUblk {
 /// Fetches for the first time.
 fn fetch_first(queue: &mut UblkQueue, wakes: &CoreQueues) -> Result<(), Errno> {
     wakes.watch(queue.as_fd())?;
-    queue.fetch_all()?;
+    let fetched = queue.fetch_all();
+    if let Err(error) = fetched {
+        wakes.unwatch(queue.as_fd());
+        return Err(error);
+    }
     match queue.next_fetched() {
         None => Ok(()),
         Some(Fetched::Ended(_, error)) => Err(error),

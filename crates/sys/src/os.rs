@@ -2,7 +2,7 @@
 use crate::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, configure_io_flusher_behavior, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::net::SocketAddr;
@@ -51,6 +51,15 @@ pub fn aside(file: OwnedFd) -> Result<OwnedFd, Errno> {
         ..FIRST => rustix::io::fcntl_dupfd_cloexec(&file, FIRST),
         _ => Ok(file),
     }
+}
+
+/// The calling thread, and those that it starts, serve a block device: the kernel gives them memory
+/// without a wait for what they have to write first.
+///
+/// # Errors
+/// EPERM: `CAP_SYS_RESOURCE` is missing. EINVAL: a kernel before Linux 5.6.
+pub fn set_io_flusher() -> Result<(), Errno> {
+    configure_io_flusher_behavior(true)
 }
 
 /// How often the calling thread has lost its CPU to another one while it could run.

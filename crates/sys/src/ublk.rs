@@ -17,5 +17,5 @@ mod layout;
 mod queue;
 
 pub use control::{Control, device_path, node_path, open_device};
-pub use layout::{DEPTH_MAX, Descriptor, Feature, Info, NEW_ID, Op, Params, Phase};
-pub use queue::{Fetched, UblkQueue, UblkRing};
+pub use layout::{DEPTH_MAX, Descriptor, Feature, Info, Op, Params, Phase};
+pub use queue::{Fetched, UblkMapping, UblkQueue, UblkRing};

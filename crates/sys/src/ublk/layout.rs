@@ -2,8 +2,6 @@
 
 /// Most requests of a queue (`UBLK_MAX_QUEUE_DEPTH`).
 pub const DEPTH_MAX: u16 = 4096;
-/// The driver chooses the number of a new device.
-pub const NEW_ID: u32 = u32::MAX;
 
 /// Features and modes of a device (`UBLK_F_…`), by bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

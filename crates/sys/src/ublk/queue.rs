@@ -106,6 +106,29 @@ impl UblkRing {
     }
 }
 
+/// The descriptors of a queue, mapped. Apart from the ring, which outlives an attempt that failed.
+pub struct UblkMapping {
+    file: Arc<OwnedFd>,
+    descriptors: Descriptors,
+    number: u16,
+    depth: u16,
+}
+
+impl UblkMapping {
+    /// Of queue `number` of a device, which was opened once.
+    ///
+    /// # Errors
+    /// `mmap of a ublk queue`: EINVAL (another depth, or another process has it), ENOMEM.
+    pub fn new(file: &Arc<OwnedFd>, number: u16, depth: u16) -> Result<Self, Error> {
+        Ok(Self {
+            file: Arc::clone(file),
+            descriptors: Descriptors::map(file, number, depth)?,
+            number,
+            depth,
+        })
+    }
+}
+
 /// One hardware queue of a device. The thread that fetches first is the only one that may go on.
 pub struct UblkQueue {
     uring: IoUring,
@@ -118,19 +141,25 @@ pub struct UblkQueue {
 }
 
 impl UblkQueue {
-    /// Of queue `number` of a device, which was opened once.
+    /// Of a mapped queue.
     ///
-    /// # Errors
-    /// `mmap of a ublk queue`: EINVAL (another depth, or another process has it), ENOMEM.
-    pub fn new(ring: UblkRing, file: &Arc<OwnedFd>, number: u16) -> Result<Self, Error> {
-        Ok(Self {
+    /// # Panics
+    /// The ring is of another depth.
+    pub fn new(ring: UblkRing, of: UblkMapping) -> Self {
+        assert_eq!(ring.depth, of.depth, "the ring is of another queue");
+        Self {
             uring: ring.uring,
-            file: Arc::clone(file),
-            descriptors: Descriptors::map(file, number, ring.depth)?,
-            number,
+            file: of.file,
+            descriptors: of.descriptors,
+            number: of.number,
             tags: vec![Tag::Unused; ring.depth.into()].into(),
             pushed: 0,
-        })
+        }
+    }
+
+    /// Whether the driver may have been asked for requests.
+    pub fn has_fetched(&self) -> bool {
+        self.tags.iter().any(|it| *it != Tag::Unused)
     }
 
     /// Requests that it may have in flight.
