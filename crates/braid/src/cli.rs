@@ -39,6 +39,8 @@ enum Verb {
     Status(status::StatusArgs),
     #[command(flatten)]
     Engine(crate::run::EngineVerb),
+    #[command(hide = true)]
+    UblkHelper(crate::run::HelperArgs),
     /// Write the man pages of all verbs into a directory
     #[command(hide = true)]
     Man {
@@ -77,6 +79,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Sim(_) => crate::sim::run(),
         Verb::Status(args) => status::run(&args),
         Verb::Engine(verb) => crate::run::ask(&verb),
+        Verb::UblkHelper(args) => crate::run::help(&args),
         Verb::Man { directory } => clap_mangen::generate_to(Cli::command(), &directory)
             .map_err(|e| anyhow::Error::new(e).context(format!("{}", directory.display()))),
         Verb::Completions { shell } => {

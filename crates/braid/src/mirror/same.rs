@@ -13,6 +13,7 @@
 use engine::host::PathFacts;
 use runtime::sysfs::{Below, below, number_of, word};
 use rustix::fs::{major, minor};
+use serde::{Deserialize, Serialize};
 use std::fs::Metadata;
 use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -25,11 +26,11 @@ const DEPTH_MAX: u8 = 8;
 const UNIQUE: [&str; 3] = ["naa.", "eui.", "uuid."];
 
 /// Storage behind a name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Storage(Vec<(Base, Range<u64>)>);
 
 /// The file or device that bytes are of.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Base {
     /// A regular file: device and inode.
     File(u64, u64),

@@ -402,6 +402,9 @@ pub struct ExportKeys {
     /// Where NVMe/TCP hosts connect.
     #[serde(default, deserialize_with = "keys::nvme")]
     pub nvme: Option<SocketAddr>,
+    /// Block device of this machine's kernel.
+    #[serde(default, deserialize_with = "keys::ublk")]
+    pub ublk: Option<UblkNumber>,
     /// Refuse changes.
     #[serde(default)]
     pub read_only: bool,
@@ -428,6 +431,33 @@ pub struct ExportKeys {
     /// Any host of other machines may connect.
     #[serde(default)]
     pub open: bool,
+}
+
+/// Number of a block device of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UblkNumber {
+    /// The driver chooses it.
+    Auto,
+    /// That of `/dev/ublkbN`.
+    Of(u32),
+}
+
+/// A volume as a block device of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeKeys {
+    /// Number; `None`: the driver chooses it.
+    pub number: Option<u32>,
+    /// Refuse changes.
+    pub read_only: bool,
+}
+
+impl std::fmt::Display for NodeKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.number {
+            Some(number) => write!(f, "/dev/ublkb{number}"),
+            None => f.write_str("a block device of ublk"),
+        }
+    }
 }
 
 /// One export over NBD.
@@ -607,6 +637,20 @@ impl Volume {
             counts && paths.iter().any(|it| it.uri == keys.uri)
         };
         Some(&self.paths.iter().find(there)?.uri)
+    }
+
+    /// Its block device of the kernel, if it is to have one.
+    pub fn node(&self) -> Option<NodeKeys> {
+        let mut all = self.export_keys.iter();
+        all.find_map(|keys| {
+            Some(NodeKeys {
+                number: match keys.ublk? {
+                    UblkNumber::Auto => None,
+                    UblkNumber::Of(number) => Some(number),
+                },
+                read_only: keys.read_only,
+            })
+        })
     }
 
     /// Whether its times can be beside each other.

@@ -155,6 +155,12 @@ impl Cores {
                 arena_bytes: config.buffers.0,
             });
             arena_bytes = at + config.buffers.0;
+            let at = arena_bytes.next_multiple_of(ARENA_ALIGNMENT);
+            engine.reserve_ublk(QueueMemory {
+                arena_at: at,
+                arena_bytes: config.buffers.0,
+            });
+            arena_bytes = at + config.buffers.0;
             let queues = CoreQueues::new().context("cannot make an epoll")?;
             let kicks = queues.kicks().context("cannot duplicate a descriptor")?;
             mailbox.0.watch(kicks);

@@ -89,6 +89,21 @@ impl From<&Namespace> for Shown {
     }
 }
 
+/// Its first identifier.
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let all = [
+            ("UUID", &self.uuid),
+            ("NGUID", &self.nguid),
+            ("EUI-64", &self.eui64),
+        ];
+        match all.iter().find_map(|(name, id)| Some((name, id.as_ref()?))) {
+            Some((name, id)) => write!(f, "the namespace with {name} {id}"),
+            None => write!(f, "namespace {} of {}", self.nsid, self.subsystem),
+        }
+    }
+}
+
 impl Shown {
     fn mirror(id: Id) -> Self {
         Self {
@@ -102,7 +117,7 @@ impl Shown {
     }
 
     /// In what two namespaces differ: as it was, and as it is.
-    fn difference(&self, now: &Self) -> Option<(String, String)> {
+    pub(super) fn difference(&self, now: &Self) -> Option<(String, String)> {
         let all = [
             ("UUID", &self.uuid, &now.uuid),
             ("NGUID", &self.nguid, &now.nguid),

@@ -67,12 +67,14 @@ mod service;
 mod stat;
 mod state;
 mod turnover;
+mod ublk;
 mod volumes;
 
 pub use address::NbdAddress;
 pub use client::{EngineVerb, UNKNOWN, ask};
 pub use config::is_name;
 pub use stat::{held, last_check};
+pub use ublk::helper::{HelperArgs, run as help};
 
 use crate::advice;
 use crate::cli::Usage;
@@ -191,6 +193,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     nvme_exports::check(&config)?;
     let host_ports = nvme_exports::bind_all(&config)?;
     let queue_sockets = queues::bind(&config, &[])?;
+    ublk::prepare(&config, &registry)?;
     let mut cores = Cores::start(&config, &identity, before, &known, &told)?;
     let start = Start {
         configured,
@@ -216,6 +219,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     service.look_for_late();
     let exported = service.export_configured();
     let exported = exported.and_then(|()| service.serve_configured(host_ports, queue_sockets));
+    let exported = exported.and_then(|()| service.serve_nodes());
     let exported = exported.and_then(|()| service.discover_configured());
     let ended = exported.and_then(|()| {
         socket.serve(&service)?;

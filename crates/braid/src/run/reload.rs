@@ -24,6 +24,7 @@ use super::queues::{self, BoundQueue};
 use super::reconcile::Reconciler;
 use super::rename::Renames;
 use super::service::{Service, State};
+use super::ublk;
 use super::volumes::Running;
 use crate::control::server::Caller;
 use crate::log;
@@ -70,7 +71,12 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
         freeze::step("after", &"all that can fail");
         // Again, because that took its time.
         spare_clients(service, &gone, force)?;
-        reload.rest(&mut steps, &gone)
+        // Not taken back where the rest fails: the thread of nodes makes it anew.
+        let (removed, mut held) = service.remove_nodes(&reload.new, force)?;
+        reload.said.extend(removed);
+        reload.rest(&mut steps, &gone)?;
+        held.rename(&reload.renames);
+        Ok(())
     });
     if let Err(error) = made {
         return Err(match steps.undo() {
@@ -87,6 +93,7 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
     }
     changes.extend(service.set_sources(sources));
     changes.extend(service.remove_volumes(&gone));
+    service.nodes.look();
     freeze::step("after", &"the reload");
     Ok(match changes.is_empty() {
         true => "no difference".into(),
@@ -107,11 +114,17 @@ pub fn dry_run(service: &Service, force: bool) -> anyhow::Result<Vec<String>> {
     let state = service.state();
     let discovery = state.configured.discoveries != reload.new.discoveries;
     let discovery = discovery.then(|| "change [[discovery]]".to_owned());
+    let nodes = ublk::changes(&state.configured, &reload.new);
     let queues = state.configured.queues != reload.new.queues;
     let queues = queues.then(|| "change [[queue]]".to_owned());
     let drain = state.configured.drain_timeout != reload.new.drain_timeout;
     let drain = drain.then(|| "set drain_timeout".to_owned());
-    Ok(lines.chain(discovery).chain(queues).chain(drain).collect())
+    Ok(lines
+        .chain(nodes)
+        .chain(discovery)
+        .chain(queues)
+        .chain(drain)
+        .collect())
 }
 
 impl<'a> Reload<'a> {
@@ -217,6 +230,7 @@ impl<'a> Reload<'a> {
     /// Refuses forbidden changes.
     fn check(&self, force: bool) -> anyhow::Result<()> {
         let gone = self.gone();
+        self.service.spare_nodes(&self.new, force)?;
         spare_clients(self.service, &gone, force)?;
         let state = self.service.state();
         for change in &self.plan {

@@ -12,6 +12,7 @@ use crate::control::rpc::ControlError;
 use crate::hedges;
 use crate::uri::{PathKeys, UriKind};
 use cores::CoreReport;
+use engine::QueueCounters;
 use engine::export::ExportCounters;
 use engine::host::{HedgeStats, PathReport, PathState};
 use policy::limits::{BUCKETS, FIRST_BUCKET_BYTES};
@@ -323,6 +324,7 @@ impl<'a> Report<'a> {
         let wrong = self.is_unmarked(volume)
             || self.lost_sockets(volume).next().is_some()
             || !self.failed_queues(volume).is_empty()
+            || self.node_trouble(volume).is_some()
             || self.device_errors(volume).next().is_some()
             || self.program_trouble(volume).is_some();
         let least = match wrong {
@@ -344,6 +346,12 @@ impl<'a> Report<'a> {
         let all = self.state.queue_namespaces();
         let of = all.filter(|it| it.volume == volume);
         of.filter_map(|it| it.failed).collect()
+    }
+
+    /// Trouble with the volume's block device of the kernel.
+    fn node_trouble(&self, volume: u16) -> Option<String> {
+        let name = &self.state.volumes[volume].of.name;
+        self.service.nodes.trouble(name)
     }
 
     /// A line for each path that answered I/O with errors of what is behind it, of late: any that
@@ -388,8 +396,15 @@ impl<'a> Report<'a> {
             )
         });
         let it = &self.state.volumes[volume];
+        let node = self.node_trouble(volume);
         let program = self.program_trouble(volume);
-        let all = [it.barred.clone(), it.unmarked.clone(), lost, program];
+        let all = [
+            it.barred.clone(),
+            it.unmarked.clone(),
+            lost,
+            node,
+            program,
+        ];
         let all = all.into_iter().flatten().chain(failed);
         let all: Vec<String> = all.chain(self.device_errors(volume)).collect();
         (!all.is_empty()).then(|| all.join("; "))
@@ -561,7 +576,33 @@ impl<'a> Report<'a> {
                 "cores": [{"core": it.core, "clients": open, "requests": counters.commands}],
             })
         });
-        show.chain(namespaces).chain(queues).collect()
+        let nodes = self.service.nodes.of_volume(volume).into_iter();
+        let nodes = nodes.map(|it| {
+            let holders = it.holders();
+            let counters = |(core, number): &(u16, u32)| {
+                let of = self.cores[usize::from(*core)].ublk.get(number);
+                (*core, of.copied().unwrap_or_default())
+            };
+            let queues: Vec<_> = it.queues.iter().map(counters).collect();
+            let sum = |of: fn(&QueueCounters) -> u64| -> u64 {
+                queues.iter().map(|(_, counters)| of(counters)).sum()
+            };
+            let cores = queues.iter();
+            let cores = cores.map(|(core, it)| json!({"core": core, "requests": it.commands}));
+            json!({
+                "uri": it.uri,
+                "read_only": it.read_only,
+                "failed": false,
+                "clients": holders.len(),
+                "holders": holders,
+                "requests": sum(|it| it.commands),
+                "errors": sum(|it| it.errors),
+                "waited_buffer": sum(|it| it.waited_buffer),
+                "merged": 0,
+                "cores": cores.collect::<Vec<_>>(),
+            })
+        });
+        show.chain(namespaces).chain(queues).chain(nodes).collect()
     }
 }
 

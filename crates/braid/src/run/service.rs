@@ -28,6 +28,7 @@ use super::queues::{BoundQueue, NamespaceNumbers, QueueServing};
 use super::registry::Registry;
 use super::reload;
 use super::report::Report;
+use super::ublk::Nodes;
 use super::volumes::{Running, Volumes};
 use crate::cli::Usage;
 use crate::control::call::Nothing;
@@ -55,6 +56,8 @@ pub struct Service {
     pub senders: Senders,
     /// Of paths.
     pub changes: Changes,
+    /// Block devices of the kernel.
+    pub nodes: Nodes,
     /// Where the configuration comes from.
     pub file: PathBuf,
     /// Where paths lead.
@@ -239,6 +242,7 @@ impl Service {
             identity,
             senders,
             changes: Changes::default(),
+            nodes: Nodes::new(&registry),
             ends: Ends::new(known),
             asked: Asked::default(),
             programs: Programs::new(registry.directory()),
@@ -359,6 +363,8 @@ impl Service {
 
     /// No export listens any more.
     pub fn close(&self) {
+        // While the cores serve what the stop of a device waits for.
+        self.close_nodes();
         let mut state = self.state();
         state.closed = true;
         state.exports.clear();
@@ -431,6 +437,7 @@ impl Service {
             self.direct_hosts(&state);
         }
         state.shape_queues(volume, &info);
+        self.nodes.look();
         self.news.notify_all();
         is_new && there
     }

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Raise it when what goes into the image changes: older ones are then made anew.
-const LAYOUT: &str = "3";
+const LAYOUT: &str = "4";
 /// Programs that scripts may use, besides busybox's.
-const PROGRAMS: [&str; 17] = [
+const PROGRAMS: [&str; 19] = [
     "dash",
     "kmod",
     "ip",
@@ -31,6 +31,8 @@ const PROGRAMS: [&str; 17] = [
     "timeout",
     "unshare",
     "nbd-client",
+    "mkfs.xfs",
+    "xfs_repair",
 ];
 /// Other names of these.
 const LINKS: [(&str, &str); 7] = [
@@ -43,7 +45,7 @@ const LINKS: [(&str, &str); 7] = [
     ("fsck.ext4", "e2fsck"),
 ];
 /// Modules that scripts may load; what they depend on comes with them.
-const MODULES: [&str; 25] = [
+const MODULES: [&str; 26] = [
     "nvme-tcp",
     "nvmet-tcp",
     "nvme",
@@ -51,6 +53,7 @@ const MODULES: [&str; 25] = [
     "null_blk",
     "loop",
     "nbd",
+    "ublk_drv",
     "ext4",
     "xfs",
     "crc32c_generic",

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Packages of the guest, besides the kernel.
-const GUEST: [&str; 14] = [
+const GUEST: [&str; 15] = [
     "busybox-static",
     "dash",
     "kmod",
@@ -25,6 +25,7 @@ const GUEST: [&str; 14] = [
     "coreutils",
     "diffutils",
     "nbd-client",
+    "xfsprogs",
     "python3-minimal",
     "libpython3-stdlib",
 ];

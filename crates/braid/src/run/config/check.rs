@@ -1,5 +1,5 @@
 //! Checks that one value can't make by itself, with the place in the file.
-use super::{Config, Export, ExportKeys, PathKeys, QueueKeys, Volume, mirror, twice};
+use super::{Config, Export, ExportKeys, PathKeys, QueueKeys, UblkNumber, Volume, mirror, twice};
 use crate::identity;
 use crate::run::address::NbdAddress;
 use crate::run::nvme_exports;
@@ -54,7 +54,7 @@ pub(super) fn check(config: &Config, text: &str) -> Result<(), Wrong> {
             return Err((at, format!("{} is asked twice", keys.uri)));
         }
     }
-    let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
+    let (mut names, mut places, mut nodes) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for (number, volume) in config.volumes.iter().enumerate() {
         let here = [Key("volume"), At(number)];
         let at = |key| Err([&here[..], &[Key(key)]].concat());
@@ -67,6 +67,18 @@ pub(super) fn check(config: &Config, text: &str) -> Result<(), Wrong> {
         for (number, keys) in volume.export_keys.iter().enumerate() {
             let at = |key| [&here[..], &[Key("export"), At(number), Key(key)]].concat();
             check_export_keys(keys).map_err(|(key, text)| (at(key), text))?;
+            if let Some(node) = keys.ublk {
+                let before = &volume.export_keys[..number];
+                if before.iter().any(|it| it.ublk.is_some()) {
+                    let text = format!("volume \"{}\" has a ublk export already", volume.name);
+                    return Err((at("ublk"), text));
+                }
+                if let UblkNumber::Of(number) = node
+                    && !nodes.insert(number)
+                {
+                    return Err((at("ublk"), format!("/dev/ublkb{number} is exported twice")));
+                }
+            }
             if let Some(nbd) = &keys.nbd
                 && !places.insert(nbd.to_string())
             {
@@ -359,6 +371,19 @@ fn check_export_keys(keys: &ExportKeys) -> Result<(), (&'static str, String)> {
         ("mode", keys.mode.is_some()),
     ];
     let set = |all: &[(&'static str, bool)]| all.iter().find(|(_, set)| *set).map(|(key, _)| *key);
+    if keys.ublk.is_some() {
+        if keys.nbd.is_some() || keys.nvme.is_some() {
+            let text = "an export has nbd, nvme or ublk: write a [[volume.export]] for each";
+            return Err(("ublk", text.into()));
+        }
+        return match set(&of_nvme).or(set(&of_nbd)) {
+            Some(key) => Err((
+                key,
+                format!("{key} is not of ublk: rules of udev have its node"),
+            )),
+            None => Ok(()),
+        };
+    }
     match (keys.nbd(), keys.nvme) {
         (Some(export), None) => match set(&of_nvme) {
             Some(key) => Err((key, format!("{key} is of an export over NVMe/TCP (nvme)"))),
@@ -373,8 +398,8 @@ fn check_export_keys(keys: &ExportKeys) -> Result<(), (&'static str, String)> {
             Err(("nvme", text.into()))
         }
         (None, None) => {
-            let text = "an export has an address: write nbd = \"unix:/path\", or \
-                        nvme = \"127.0.0.1:4420\" and an nqn";
+            let text = "an export has an address: write nbd = \"unix:/path\", \
+                        nvme = \"127.0.0.1:4420\" and an nqn, or ublk = \"auto\"";
             Err(("read_only", text.into()))
         }
     }

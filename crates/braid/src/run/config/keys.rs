@@ -1,4 +1,5 @@
 //! How the values of the configuration are read: each error shows the place of its value.
+use super::UblkNumber;
 use crate::run::address::NbdAddress;
 use crate::units::format_ns;
 use crate::uri::PathUri;
@@ -117,6 +118,21 @@ pub(super) fn nbd<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NbdAddres
 pub(super) fn nvme<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
     let wanted = "write IP:PORT, an IPv6 address in brackets: 127.0.0.1:4420 is loopback";
     text(from, |text| text.parse().map_err(|_| wanted)).map(Some)
+}
+pub(super) fn ublk<'de, D: Deserializer<'de>>(from: D) -> Result<Option<UblkNumber>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Value {
+        Number(u32),
+        Text(String),
+    }
+    let wanted = "write the number of /dev/ublkbN, or \"auto\"";
+    match Value::deserialize(from) {
+        // The driver's numbers end there.
+        Ok(Value::Number(number)) if number < 1 << 20 => Ok(Some(UblkNumber::Of(number))),
+        Ok(Value::Text(text)) if text == "auto" => Ok(Some(UblkNumber::Auto)),
+        _ => Err(Error::custom(wanted)),
+    }
 }
 pub(super) fn discovery<'de, D: Deserializer<'de>>(from: D) -> Result<DiscoveryUri, D::Error> {
     text(from, str::parse)

@@ -31,6 +31,39 @@ fn the_example_of_the_design_is_read() {
 }
 
 #[test]
+fn nodes_have_a_number_or_get_one() {
+    let nbd = "nbd = \"unix:/run/braid/v0.sock\"";
+    let with = |export: &str| Config::parse(&GOOD.replacen(nbd, export, 1));
+    let node = |export: &str| with(export).unwrap().volumes[0].node().unwrap();
+    let of = |number, read_only| NodeKeys { number, read_only };
+    assert_eq!(node("ublk = 3"), of(Some(3), false));
+    assert_eq!(node("ublk = \"auto\"\nread_only = true"), of(None, true));
+    let other = "[[volume.export]]\n";
+    for (export, why) in [
+        ("ublk = -1", "write the number of /dev/ublkbN"),
+        ("ublk = \"any\"", "write the number of /dev/ublkbN"),
+        ("ublk = 1048576", "write the number of /dev/ublkbN"),
+        ("ublk = 0\nmode = \"0660\"", "mode is not of ublk"),
+        ("ublk = 0\nnqn = \"nqn.x\"", "nqn is not of ublk"),
+        (&format!("ublk = 0\n{nbd}"), "a [[volume.export]] for each"),
+        (
+            &format!("ublk = 0\n{other}ublk = 1"),
+            "has a ublk export already",
+        ),
+    ] {
+        let error = with(export).unwrap_err();
+        assert!(
+            error.contains(why) && error.contains("line "),
+            "{export}: {error}"
+        );
+    }
+    let one = GOOD.replacen(nbd, "ublk = 7", 1);
+    let error = Config::parse(&(one.clone() + &one.replace("\"v0\"", "\"v1\"")));
+    let error = error.unwrap_err();
+    assert!(error.contains("/dev/ublkb7 is exported twice"), "{error}");
+}
+
+#[test]
 fn what_is_wrong_is_named_with_its_place() {
     for (from, to, part) in [
         ("policy", "polcy", "unknown key `polcy`"),

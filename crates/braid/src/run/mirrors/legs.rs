@@ -458,6 +458,8 @@ impl Service {
                 "{name} has clients: {clients}; disconnect them, or say --force"
             )));
         }
+        let held = self.remove_node(volume, force);
+        let _held = held.map_err(|error| ControlError::refused(format!("{error:#}")))?;
         {
             let mut state = self.state();
             self.remove_exports(&mut state, volume);

@@ -1,0 +1,188 @@
+//! Queues of a device on their way to the cores, whether it is new or taken over.
+use super::takeover::TakesOver;
+use super::{Inner, SOON, STEP_WAIT, Wanted, note_recovering};
+use crate::log;
+use crate::run::service::Service;
+use cores::{Begun, NodeQueue, RunControl, UblkControl};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use sys::Errno;
+use sys::ublk::{
+    Control, Info, UblkMapping, UblkQueue, UblkRing, device_path, node_path, open_device,
+};
+
+/// How often a step that fails is logged again.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+
+/// Queues of a device on their way to the cores.
+pub struct Attaching<'a> {
+    service: &'a Service,
+    pub inner: &'a mut Inner,
+    wanted: &'a Wanted,
+    id: u32,
+    mark: u64,
+    depth: u16,
+    count: u16,
+    /// Rings of queues that have no core yet.
+    rings: BTreeMap<u16, UblkRing>,
+    /// Place for the descriptor of the device.
+    pub spare: Option<fs::File>,
+    file: Option<Arc<OwnedFd>>,
+    mapped: BTreeMap<u16, UblkMapping>,
+    /// One that a core could not begin.
+    again: Option<Box<NodeQueue>>,
+    /// Core and number of those that are served.
+    pub queues: Vec<(u16, u32)>,
+    said: Option<Instant>,
+}
+
+impl<'a> Attaching<'a> {
+    /// # Errors
+    /// A ring can't be made.
+    pub fn new(
+        service: &'a Service,
+        inner: &'a mut Inner,
+        wanted: &'a Wanted,
+        info: &Info,
+    ) -> Result<Self, String> {
+        let rings = (0..info.queues).map(|it| Ok((it, UblkRing::new(info.depth)?)));
+        let rings: Result<_, sys::Error> = rings.collect();
+        Ok(Self {
+            service,
+            inner,
+            wanted,
+            id: info.id,
+            mark: info.server_flags,
+            depth: info.depth,
+            count: info.queues,
+            rings: rings.map_err(|error| format!("{}: {error}", node_path(info.id)))?,
+            spare: None,
+            file: None,
+            mapped: BTreeMap::new(),
+            again: None,
+            queues: Vec::new(),
+            said: None,
+        })
+    }
+
+    /// Opens, maps and fetches all, where a failure does no harm.
+    pub fn attach_all(&mut self) -> Result<(), String> {
+        let begun = Instant::now();
+        while let Err(error) = self.open() {
+            // The system makes the file a moment after the device.
+            if error != Errno::NOENT || begun.elapsed() > STEP_WAIT {
+                return Err(format!("{}: {error}", device_path(self.id)));
+            }
+            sleep(SOON);
+        }
+        for queue in 0..self.count {
+            let mapped = self.map(queue).map_err(Ok);
+            let fetched = mapped.and_then(|()| self.fetch(queue).map_err(Err));
+            let why = match fetched {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) | Err(Ok(error) | Err(error)) => error,
+            };
+            return Err(format!("queue {queue}: {why}"));
+        }
+        Ok(())
+    }
+}
+
+impl Attaching<'_> {
+    fn control(&mut self) -> &mut Control {
+        match &mut self.inner.control {
+            Some(control) => control,
+            None => unreachable!("the device was found by it"),
+        }
+    }
+}
+
+impl TakesOver for Attaching<'_> {
+    fn note_begun(&mut self) -> Result<(), String> {
+        note_recovering(self.inner, (self.id, self.mark), true, |_| {})
+    }
+
+    fn begin(&mut self) -> Result<(), Errno> {
+        let id = self.id;
+        self.control().start_recovery(id)
+    }
+
+    fn open(&mut self) -> Result<(), Errno> {
+        let id = self.id;
+        self.spare = None;
+        match open_device(id) {
+            Ok(file) => {
+                self.file = Some(Arc::new(file));
+                Ok(())
+            }
+            Err(error) => match self.control().info(id) {
+                Err(Errno::NODEV) => Err(Errno::NODEV),
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn map(&mut self, queue: u16) -> Result<(), Errno> {
+        let Some(file) = &self.file else {
+            unreachable!("it was opened");
+        };
+        let mapped = UblkMapping::new(file, queue, self.depth);
+        self.mapped.insert(queue, mapped.map_err(|it| it.source)?);
+        Ok(())
+    }
+
+    fn fetch(&mut self, queue: u16) -> Result<Result<(), Errno>, Errno> {
+        let of = self.again.take().unwrap_or_else(|| {
+            let (Some(ring), Some(mapped)) =
+                (self.rings.remove(&queue), self.mapped.remove(&queue))
+            else {
+                unreachable!("queue {queue} is mapped once, and has a ring");
+            };
+            self.inner.queues_ever += 1;
+            Box::new(NodeQueue {
+                number: self.inner.queues_ever,
+                volume: self.wanted.volume,
+                node: node_path(self.id),
+                queue: UblkQueue::new(ring, mapped),
+            })
+        });
+        let cores = &self.wanted.cores;
+        let core = cores[usize::from(queue) % cores.len()];
+        let number = of.number;
+        let (told, answer) = mpsc::sync_channel(1);
+        let attach = UblkControl::Attach(of, told);
+        let sender = self.service.senders.core(core);
+        sender.send(RunControl::Ublk(attach));
+        match answer.recv() {
+            Ok(Begun::Serves) => {
+                self.queues.push((core, number));
+                Ok(Ok(()))
+            }
+            Ok(Begun::NotYet(of, error)) => {
+                self.again = Some(of);
+                Ok(Err(error))
+            }
+            Ok(Begun::Refused(error)) => Err(error),
+            // The core has ended, and the engine with it.
+            Err(_) => Err(Errno::PIPE),
+        }
+    }
+
+    fn end(&mut self) -> Result<(), Errno> {
+        let id = self.id;
+        self.control().end_recovery(id)
+    }
+
+    fn pause(&mut self, step: &str, why: Errno) {
+        if self.said.is_none_or(|at| at.elapsed() > SAY_AGAIN) {
+            self.said = Some(Instant::now());
+            let path = device_path(self.id);
+            log::say(format!("cannot {step} {path}: {why}; this is tried again"));
+        }
+        sleep(SOON);
+    }
+}

@@ -1,0 +1,242 @@
+//! A device is taken over from an engine that has died: the steps, without the driver.
+//!
+//! # Contract
+//! The driver lets a take-over begin once. From then on the device belongs to nobody until all of
+//! its queues are fetched by one process: an end in between leaves it beyond repair, and its users
+//! wait until the machine starts anew. So all that can fail is done before, a step that fails for
+//! want of something is tried again for as long as it takes, and nothing is given up.
+//!
+//! A record says that it may have begun. With it, an engine goes on where another one ended before
+//! it had mapped a queue; after that the driver has the memory of the process that is gone, and no
+//! other one can map them.
+use sys::Errno;
+
+/// The driver, the cores and the record, as a take-over needs them.
+pub trait TakesOver {
+    /// Records that it may have begun.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    fn note_begun(&mut self) -> Result<(), String>;
+    /// Begins it.
+    ///
+    /// # Errors
+    /// EBUSY: later. EINVAL: it was begun before.
+    fn begin(&mut self) -> Result<(), Errno>;
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// ENODEV: it is gone. Others may pass.
+    fn open(&mut self) -> Result<(), Errno>;
+    /// Maps a queue.
+    ///
+    /// # Errors
+    /// EINVAL: it is of another process. Others may pass.
+    fn map(&mut self, queue: u16) -> Result<(), Errno>;
+    /// A core fetches its requests.
+    ///
+    /// # Errors
+    /// The outer one is final, the inner one may pass.
+    fn fetch(&mut self, queue: u16) -> Result<Result<(), Errno>, Errno>;
+    /// Ends it: requests come again.
+    ///
+    /// # Errors
+    /// Final.
+    fn end(&mut self) -> Result<(), Errno>;
+    /// A step failed, and is tried again after this.
+    fn pause(&mut self, step: &str, why: Errno);
+}
+
+/// How a take-over ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TakenOver {
+    /// The cores serve the device.
+    Done,
+    /// The driver has not seen the end of the process before.
+    Later,
+    /// Nothing has begun, and why.
+    No(String),
+    /// The device is beyond repair, and why.
+    Lost(String),
+}
+
+/// Takes a device over. `is_begun`: a record says that it may have begun.
+pub fn take_over(it: &mut impl TakesOver, queues: u16, is_begun: bool) -> TakenOver {
+    // Before it begins: later it might wait for a file system on this very device.
+    if !is_begun && let Err(why) = it.note_begun() {
+        return TakenOver::No(why);
+    }
+    match it.begin() {
+        Ok(()) => {}
+        Err(Errno::INVAL) if is_begun => {}
+        Err(Errno::INVAL) => {
+            return TakenOver::Lost("another program has begun to take it over".into());
+        }
+        Err(Errno::BUSY) => return TakenOver::Later,
+        Err(error) => return TakenOver::No(format!("it cannot be taken over: {error}")),
+    }
+    while let Err(why) = it.open() {
+        if why == Errno::NODEV {
+            return TakenOver::Lost("it was removed meanwhile".into());
+        }
+        it.pause("open", why);
+    }
+    for queue in 0..queues {
+        while let Err(why) = it.map(queue) {
+            if why == Errno::INVAL {
+                return TakenOver::Lost(
+                    "an engine died while it took it over, and the driver keeps its queues for \
+                     that process"
+                        .into(),
+                );
+            }
+            it.pause("map a queue of", why);
+        }
+    }
+    for queue in 0..queues {
+        loop {
+            match it.fetch(queue) {
+                Ok(Ok(())) => break,
+                Ok(Err(why)) => it.pause("fetch from", why),
+                Err(why) => {
+                    return TakenOver::Lost(format!("the driver refuses queue {queue}: {why}"));
+                }
+            }
+        }
+    }
+    match it.end() {
+        Ok(()) => TakenOver::Done,
+        Err(why) => TakenOver::Lost(format!("the driver does not end the take-over: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// A device with two queues. Steps fail as they are told to, each with an error of its own.
+    #[derive(Default)]
+    struct Fake {
+        fails: VecDeque<(&'static str, Errno)>,
+        cannot_record: bool,
+        steps: Vec<String>,
+    }
+
+    impl Fake {
+        fn failing(fails: &[(&'static str, Errno)]) -> Self {
+            Self {
+                fails: fails.iter().copied().collect(),
+                ..Self::default()
+            }
+        }
+
+        fn step(&mut self, name: &str) -> Result<(), Errno> {
+            self.steps.push(name.to_owned());
+            match self.fails.front() {
+                Some((step, why)) if *step == name => {
+                    let why = *why;
+                    self.fails.pop_front();
+                    Err(why)
+                }
+                _ => Ok(()),
+            }
+        }
+    }
+
+    impl TakesOver for Fake {
+        fn note_begun(&mut self) -> Result<(), String> {
+            self.steps.push("note".into());
+            match self.cannot_record {
+                true => Err("full".into()),
+                false => Ok(()),
+            }
+        }
+        fn begin(&mut self) -> Result<(), Errno> {
+            self.step("begin")
+        }
+        fn open(&mut self) -> Result<(), Errno> {
+            self.step("open")
+        }
+        fn map(&mut self, queue: u16) -> Result<(), Errno> {
+            self.step(&format!("map {queue}"))
+        }
+        fn fetch(&mut self, queue: u16) -> Result<Result<(), Errno>, Errno> {
+            match self.step(&format!("fetch {queue}")) {
+                Err(Errno::PERM) => Err(Errno::PERM),
+                passes => Ok(passes),
+            }
+        }
+        fn end(&mut self) -> Result<(), Errno> {
+            self.step("end")
+        }
+        fn pause(&mut self, _: &str, _: Errno) {
+            self.steps.push("pause".into());
+        }
+    }
+
+    const ALL: [&str; 8] = [
+        "note", "begin", "open", "map 0", "map 1", "fetch 0", "fetch 1", "end",
+    ];
+
+    fn is_lost(of: &TakenOver, why: &str) {
+        assert!(
+            matches!(of, TakenOver::Lost(text) if text.contains(why)),
+            "{of:?}: {why}"
+        );
+    }
+
+    #[test]
+    fn take_over_is_recorded_before_it_begins() {
+        let mut it = Fake::default();
+        assert_eq!(take_over(&mut it, 2, false), TakenOver::Done);
+        assert_eq!(it.steps, ALL);
+        let mut it = Fake {
+            cannot_record: true,
+            ..Fake::default()
+        };
+        assert_eq!(take_over(&mut it, 2, false), TakenOver::No("full".into()));
+        assert_eq!(it.steps, ["note"]);
+    }
+
+    #[test]
+    fn one_that_has_not_begun_fails_without_harm() {
+        let begun = |why, is_begun| take_over(&mut Fake::failing(&[("begin", why)]), 2, is_begun);
+        assert_eq!(begun(Errno::BUSY, false), TakenOver::Later);
+        assert_eq!(begun(Errno::BUSY, true), TakenOver::Later);
+        assert!(matches!(begun(Errno::PERM, false), TakenOver::No(_)));
+        is_lost(&begun(Errno::INVAL, false), "another program");
+    }
+
+    #[test]
+    fn one_that_was_begun_goes_on_from_the_record() {
+        let mut it = Fake::failing(&[("begin", Errno::INVAL)]);
+        assert_eq!(take_over(&mut it, 2, true), TakenOver::Done);
+        assert_eq!(it.steps, ALL[1..]);
+        let mut it = Fake::failing(&[("begin", Errno::INVAL), ("map 0", Errno::INVAL)]);
+        is_lost(&take_over(&mut it, 2, true), "an engine died");
+    }
+
+    #[test]
+    fn step_that_fails_after_it_began_is_repeated() {
+        let many = [("open", Errno::MFILE); 100].into_iter();
+        let others = [
+            ("map 1", Errno::NOMEM),
+            ("fetch 0", Errno::NOSPC),
+            ("fetch 1", Errno::NOMEM),
+        ];
+        let fails: Vec<_> = many.chain(others).collect();
+        let mut it = Fake::failing(&fails);
+        assert_eq!(take_over(&mut it, 2, false), TakenOver::Done);
+        let pauses = it.steps.iter().filter(|it| *it == "pause").count();
+        assert_eq!(pauses, fails.len());
+    }
+
+    #[test]
+    fn device_that_cannot_be_served_is_said_to_be_lost() {
+        let lost = |step, why| take_over(&mut Fake::failing(&[(step, why)]), 2, false);
+        is_lost(&lost("open", Errno::NODEV), "removed");
+        is_lost(&lost("fetch 1", Errno::PERM), "queue 1");
+        is_lost(&lost("end", Errno::BUSY), "does not end");
+    }
+}
