@@ -217,9 +217,38 @@ served_or_lost() { later 7 || says v1 "beyond repair"; }
 reaches take_over_ends_or_is_said 60 served_or_lost
 later 7 && echo "it was taken over" || echo "it is beyond repair"
 
+# No path is there: settings wait for I/O, and the engine can be killed nevertheless.
+queue=/sys/block/ublkb7/queue
+reaches settings_of_the_second 30 fewer
+echo 128 >$queue/nr_requests
+for port in 1 2; do lose $port; done
+reaches no_path 60 sh -c "braid check v1 --socket $control -o json | jq -r .state | grep -q down"
+fio --name=waits --filename=/dev/ublkb7 --direct=1 --rw=randwrite --bs=4k --ioengine=libaio \
+    --iodepth=16 --size=1m --eta=never --output=/tmp/waits.out &
+load=$!
+reaches settings_wait 120 says v1 "not set yet"
+lines=$(wc -l </tmp/run.log)
+killed
+for port in 1 2; do restore $port; done
+reaches taken_over_while_settings_wait 60 later 7
+ended "$load" && ok load_that_waited || fail load_that_waited "$(cat /tmp/waits.out)"
+reaches settings_in_force_at_last 60 fewer
 same no_error_of_the_kernel "$(dmesg | grep -c 'I/O error')" 0
+
+# Removed by force while its I/O waits: the engine goes on.
+for port in 1 2; do lose $port; done
+reaches no_path_again 60 sh -c "braid check v1 --socket $control -o json | jq -r .state | grep -q down"
+fio --name=lost --filename=/dev/ublkb7 --direct=1 --rw=randwrite --bs=4k --ioengine=libaio \
+    --iodepth=16 --size=1m --eta=never --output=/tmp/lost.out 2>/dev/null &
+load=$!
+reaches io_waits 60 sh -c "[ \$(awk '{print \$1 + \$2}' /sys/block/ublkb7/inflight) -gt 0 ]"
 without 7 >/tmp/braid.toml
-check reload_removes_a_node braid reload --socket $control
+refused forced_stop_waits braid reload --force --socket $control
+same forced_stop_says_so "$(grep -c 'its I/O does not end' /tmp/said)" 1
+check engine_answers braid list --socket $control
+for port in 1 2; do restore $port; done
+wait "$load"
+reaches reload_goes_through 60 braid reload --socket $control
 same node_is_gone "$(ls /dev/ublkb7 2>/dev/null)" ""
 kill "$run"
 wait "$run"

@@ -471,7 +471,7 @@ impl Service {
         let Some(data) = self.data_of(wanted) else {
             return Ok(None);
         };
-        let devices = devices(opened(&mut inner.control)?)?;
+        let devices = devices(inner)?;
         inner.records.refresh();
         let params = order::params(&wanted.info, wanted.keys.read_only)?;
         let asked = Asked {
@@ -855,7 +855,7 @@ fn is_alive(pid: i32) -> bool {
 ///
 /// # Errors
 /// It does not say what one of them is.
-fn devices(control: &mut Control) -> Result<Vec<Device>, String> {
+fn devices(inner: &mut Inner) -> Result<Vec<Device>, String> {
     let all = fs::read_dir("/sys/class/ublk-char").into_iter().flatten();
     let ids = all.flatten().filter_map(|it| {
         let name = it.file_name();
@@ -863,19 +863,24 @@ fn devices(control: &mut Control) -> Result<Vec<Device>, String> {
     });
     let mut ids: Vec<u32> = ids.collect();
     ids.sort_unstable();
+    let control = opened(&mut inner.control)?;
     let mut devices = Vec::new();
     for id in ids {
-        let params = control.params(id);
-        match (control.info(id), params) {
-            (Ok(info), params) => devices.push(Device {
-                info,
-                // Of one that has none yet.
-                params: params.unwrap_or_default(),
-                is_alive: is_alive(info.pid),
-            }),
-            (Err(Errno::NODEV), _) => {} // it has left just now
-            (Err(error), _) => return Err(format!("{}: {error}", node_path(id))),
-        }
+        let wrong = |error: Errno| format!("{}: {error}", node_path(id));
+        let info = match control.info(id) {
+            Err(Errno::NODEV) => continue, // it has left just now
+            info => info.map_err(wrong)?,
+        };
+        let params = match info.phase() {
+            Phase::Quiesced => Some(control.params(id).map_err(wrong)?),
+            _ => None,
+        };
+        devices.push(Device {
+            info,
+            params,
+            is_alive: is_alive(info.pid),
+            is_served: inner.live.iter().any(|it| it.id == id),
+        });
     }
     Ok(devices)
 }

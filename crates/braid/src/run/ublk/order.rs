@@ -94,9 +94,12 @@ pub fn params(info: &VolumeInfo, read_only: bool) -> Result<Params, String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     pub info: Info,
-    pub params: Params,
-    /// The process that served it last runs.
+    /// Of one that waits: the driver keeps a question about one that is being stopped waiting.
+    pub params: Option<Params>,
+    /// The process that served it last is another one, and runs.
     pub is_alive: bool,
+    /// This engine serves it.
+    pub is_served: bool,
 }
 
 /// A volume that is to have a node.
@@ -174,12 +177,24 @@ pub fn step(asked: &Asked<'_>, devices: &[Device], records: &[NodeRecord]) -> St
 fn step_of_own(it: &Device, wanted: &Params) -> Step {
     let path = node_path(it.info.id);
     match it.info.phase() {
+        Phase::Live if it.is_served => {
+            Step::Refuse(format!("{path} is a node of the same data already"))
+        }
+        Phase::Live if it.is_alive => Step::Refuse(format!(
+            "{path} is its node, and process {} serves it: it is taken over when that ends",
+            it.info.pid
+        )),
         Phase::Live | Phase::Dead => Step::Wait,
         Phase::Other(state) => {
             Step::Refuse(format!("{path} is in state {state} of a newer driver"))
         }
         Phase::Quiesced => {
-            match check_flags(it.info.flags).and_then(|()| fits(&it.params, wanted)) {
+            let params = it
+                .params
+                .as_ref()
+                .ok_or("its limits are not known".to_owned());
+            let fits = params.and_then(|params| fits(params, wanted));
+            match check_flags(it.info.flags).and(fits) {
                 Ok(()) => Step::Recover(it.info.id),
                 Err(why) => Step::Refuse(format!("{path} waits, and can't be taken over: {why}")),
             }
@@ -260,8 +275,9 @@ mod tests {
                 pid: 77,
                 ..new_info(number, 2, MARK)
             },
-            params: wanted(),
+            params: Some(wanted()),
             is_alive: false,
+            is_served: false,
         }
     }
 
@@ -329,6 +345,16 @@ mod tests {
             assert_eq!(step(LIVE), Step::Wait);
             refused(&step(3), &["newer driver"]);
         }
+        let runs = Device {
+            is_alive: true,
+            ..device(3, LIVE)
+        };
+        refused(&of_three(Some(3), 1, &runs), &["process 77 serves it"]);
+        let own = Device {
+            is_served: true,
+            ..device(3, LIVE)
+        };
+        refused(&of_three(None, 1, &own), &["of the same data"]);
     }
 
     #[test]
@@ -384,7 +410,7 @@ mod tests {
     fn volume_that_can_not_serve_its_node_is_refused() {
         let step = |params: Params| {
             let there = Device {
-                params,
+                params: Some(params),
                 ..device(3, QUIESCED)
             };
             of_three(Some(3), 1, &there)
