@@ -10,7 +10,7 @@ use sys::ublk::{Feature, Info, Params, Phase, node_path};
 const NUMBERS_TRIED: u32 = 1024;
 
 /// Requests of each queue. The last tag is never used, so that the driver always has one in which
-/// it sees the death of the engine at once ([`REQUESTS_MAX`]).
+/// it sees the death of the engine at once ([`requests_max`]).
 pub const DEPTH: u16 = 128;
 /// Requests that may be in flight in a queue of that depth.
 pub const fn requests_max(depth: u16) -> u16 {
