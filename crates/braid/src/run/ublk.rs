@@ -16,6 +16,7 @@
 //!
 //! No thread of the engine does what may wait for I/O of a node, such as a stop of its device.
 mod attach;
+mod driver;
 pub mod helper;
 mod holders;
 mod order;
@@ -32,10 +33,11 @@ use crate::output;
 use ::cores::{RunControl, UblkControl};
 use anyhow::{Context, anyhow, bail};
 use attach::Attaching;
+use driver::{delete, devices, is_there, opened};
 use engine::host::VolumeInfo;
 use engine::mirror::MIRRORS_FROM;
 use helper::Started;
-use order::{Asked, Device, Step};
+use order::{Asked, Step};
 use record::{DataId, NodeRecord, NodeRecords};
 use settings::Settings;
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,27 +177,6 @@ fn check_numbers(config: &Config, records: &NodeRecords) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// The control device of a driver that has what is needed.
-fn opened(control: &mut Option<Control>) -> Result<&mut Control, String> {
-    if control.is_none() {
-        let mut new = Control::open().map_err(|error| match error.operation {
-            "io_uring_setup" => error.to_string(),
-            _ => order::no_driver(error.source),
-        })?;
-        let features = new.features();
-        let features = features.map_err(|error| match error {
-            Errno::PERM | Errno::ACCESS => order::no_driver(error),
-            error => format!("the ublk driver does not say what it can do: {error}"),
-        })?;
-        order::check_flags(features)?;
-        *control = Some(new);
-    }
-    match control {
-        Some(control) => Ok(control),
-        None => unreachable!("it was opened"),
-    }
 }
 
 /// Differences of the nodes of two configurations, in words.
@@ -823,13 +804,6 @@ fn note_recovering(
     kept.map_err(|error| format!("its record can't be kept: {error:#}"))
 }
 
-/// Whether the device of a record is there.
-fn is_there(inner: &mut Inner, of: &Leaving) -> bool {
-    let control = opened(&mut inner.control).ok();
-    let info = control.and_then(|control| control.info(of.id).ok());
-    info.is_some_and(|it| it.server_flags == of.mark)
-}
-
 fn node(wanted: &Wanted, info: &Info, queues: Vec<(u16, u32)>) -> Node {
     Node {
         id: info.id,
@@ -842,53 +816,4 @@ fn node(wanted: &Wanted, info: &Info, queues: Vec<(u16, u32)>) -> Node {
         settings: Settings::new(info.id, info.depth),
         removal: None,
     }
-}
-
-/// Whether a process runs, and is not this one.
-fn is_alive(pid: i32) -> bool {
-    pid > 0
-        && pid as u32 != std::process::id()
-        && fs::exists(format!("/proc/{pid}")).unwrap_or(true)
-}
-
-/// All devices of the driver.
-///
-/// # Errors
-/// It does not say what one of them is.
-fn devices(inner: &mut Inner) -> Result<Vec<Device>, String> {
-    let all = fs::read_dir("/sys/class/ublk-char").into_iter().flatten();
-    let ids = all.flatten().filter_map(|it| {
-        let name = it.file_name();
-        name.to_str()?.strip_prefix("ublkc")?.parse().ok()
-    });
-    let mut ids: Vec<u32> = ids.collect();
-    ids.sort_unstable();
-    let control = opened(&mut inner.control)?;
-    let mut devices = Vec::new();
-    for id in ids {
-        let wrong = |error: Errno| format!("{}: {error}", node_path(id));
-        let info = match control.info(id) {
-            Err(Errno::NODEV) => continue, // it has left just now
-            info => info.map_err(wrong)?,
-        };
-        let params = match info.phase() {
-            Phase::Quiesced => Some(control.params(id).map_err(wrong)?),
-            _ => None,
-        };
-        devices.push(Device {
-            info,
-            params,
-            is_alive: is_alive(info.pid),
-            is_served: inner.live.iter().any(|it| it.id == id),
-        });
-    }
-    Ok(devices)
-}
-
-/// Removes a device that was never started, or was stopped, and its record.
-fn delete(inner: &mut Inner, id: u32, mark: u64) -> Result<(), String> {
-    let deleted = opened(&mut inner.control)?.delete(id);
-    deleted.map_err(|error| format!("{}: cannot be removed: {error}", node_path(id)))?;
-    let removed = inner.records.remove(id, mark);
-    removed.map_err(|error| format!("{}: {error:#}", node_path(id)))
 }
