@@ -398,13 +398,7 @@ impl<'a> Report<'a> {
         let it = &self.state.volumes[volume];
         let node = self.node_trouble(volume);
         let program = self.program_trouble(volume);
-        let all = [
-            it.barred.clone(),
-            it.unmarked.clone(),
-            lost,
-            node,
-            program,
-        ];
+        let all = [it.barred.clone(), it.unmarked.clone(), lost, node, program];
         let all = all.into_iter().flatten().chain(failed);
         let all: Vec<String> = all.chain(self.device_errors(volume)).collect();
         (!all.is_empty()).then(|| all.join("; "))
