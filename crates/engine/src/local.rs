@@ -257,12 +257,19 @@ impl Locals {
     pub fn handle_device(&mut self, id: u32, end: Result<(), DeviceError>) {
         let name = id & !MARK;
         let Some(at) = name.checked_sub(FLUSHES) else {
-            let outcome = device::outcome(end, &[0; 3], 0);
+            let mut outcome = device::outcome(end, &[0; 3], 0);
+            let it = &mut self.ios[name];
+            // It flushes the file, and so took the report of other writes that failed: repeated, it
+            // would end well.
+            let took = it.io.op == IoOp::Write { fua: true } && device::is_failed_flush(end);
+            if took {
+                outcome = device::outcome_of_failed_flush(outcome);
+            }
             let is_busy = matches!(outcome, Outcome::Busy { .. });
-            if is_busy && self.ios[name].patience.is_left(self.now_ns) {
+            if is_busy && it.patience.is_left(self.now_ns) {
                 return self.pause(name);
             }
-            return self.end(name, outcome);
+            return self.end(name, outcome, took);
         };
         let flush = &mut self.all[at as usize].flush_patience;
         if end == Err(DeviceError::NotBegun) && flush.is_left(self.now_ns) {
@@ -272,14 +279,12 @@ impl Locals {
         self.flush_ended(at as usize, end.is_ok());
     }
 
-    fn end(&mut self, slot: u32, outcome: Outcome) {
+    /// `took`: it took the report of other writes.
+    fn end(&mut self, slot: u32, outcome: Outcome, took: bool) {
         let LocalIo { at, io, .. } = self.ios.remove(self.ios.key(slot));
         let local = &mut self.all[at];
         local.in_flight -= 1;
-        let is_over = !matches!(outcome, Outcome::Busy { .. } | Outcome::PathError);
-        let is_fua = io.op == IoOp::Write { fua: true };
-        if is_fua && is_over && !outcome.is_done() {
-            // It flushes the file, and so took the report of other writes that failed.
+        if took {
             local.given_up = local.given_up.wrapping_add(1);
             local.is_unreported = true;
         }
@@ -311,7 +316,7 @@ impl Locals {
         let next = mem::take(&mut local.next_flush);
         let mut flushed = mem::replace(&mut local.flushing, next);
         for slot in flushed.drain(..) {
-            self.end(slot, outcome);
+            self.end(slot, outcome, false);
         }
         let local = &mut self.all[at];
         local.next_flush = flushed;
@@ -553,8 +558,7 @@ mod tests {
             DeviceError::Os(12),
             DeviceError::NotBegun,
         ];
-        let write = |fua| IoOp::Write { fua };
-        let ops = [IoOp::Read, write(false), write(true)];
+        let ops = [IoOp::Read, IoOp::Write { fua: false }];
         for (op, cookie) in ops.into_iter().zip(0..) {
             let begins_ns = locals.now_ns;
             locals.submit(0, &io(op, cookie)).unwrap();
@@ -582,6 +586,27 @@ mod tests {
             assert_eq!(done(&mut locals), [(cookie, busy)]);
         }
         assert_eq!((locals.all[0].in_flight, locals.poll_timeout()), (0, None));
+    }
+
+    /// It flushes the file: repeated, it would hide the report of other writes.
+    #[test]
+    fn t13_durable_write_is_repeated_only_if_it_was_not_begun() {
+        let mut locals = locals(1);
+        let write = io(IoOp::Write { fua: true }, 0);
+        locals.submit(0, &write).unwrap();
+        let [(_, id)] = asked(&mut locals)[..] else {
+            unreachable!("one request");
+        };
+        locals.handle_device(id, Err(DeviceError::NotBegun));
+        assert!(waits(&mut locals));
+        let due_ns = locals.poll_timeout().unwrap();
+        locals.turn(due_ns);
+        assert_eq!(asked(&mut locals).len(), 1);
+        locals.handle_device(id, Err(DeviceError::Os(12)));
+        assert_eq!(done(&mut locals), [(0, Outcome::MediaError)]);
+        locals.submit(0, &io(IoOp::Flush, 1)).unwrap();
+        flush_once(&mut locals, Ok(()));
+        assert_eq!(done(&mut locals), [(1, Outcome::MediaError)]);
     }
 
     #[test]

@@ -416,7 +416,7 @@ impl NvmeServer {
                 continue;
             }
             let losses = devices.flush_losses(it.volume);
-            it.losses.observe(losses, || self.target.hosts_of(it.nsid));
+            it.losses.observe(losses, || self.target.users_of(it.nsid));
             let now = devices.is_usable(it.volume)
                 && (*is_usable || !canary::has(Bug::StaysInaccessible));
             if core::mem::replace(is_usable, now) != now {
@@ -754,7 +754,7 @@ impl NvmeServer {
         let at = self.namespace_of(volume);
         let it = &mut self.namespaces[at];
         let losses = devices.flush_losses(volume);
-        it.losses.observe(losses, || self.target.hosts_of(it.nsid));
+        it.losses.observe(losses, || self.target.users_of(it.nsid));
         let host = self.target.host_of(id);
         host.is_some_and(|host| it.losses.is_untold(&host))
     }

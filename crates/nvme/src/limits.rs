@@ -12,6 +12,8 @@ pub const PORTS_MAX: usize = 64;
 pub const REFERRALS_MAX: usize = 64;
 /// Most namespaces of a subsystem: all of them fit one list.
 pub const NAMESPACES_MAX: usize = 1024;
+/// Hosts that left without a shutdown and are remembered, once for each namespace they had used.
+pub const DEPARTED_MAX: usize = 1024;
 /// Largest I/O queue, entries.
 pub const IO_ENTRIES_MAX: u16 = 4096;
 /// Largest admin queue, entries. Hosts ask for 32.

@@ -14,13 +14,16 @@ use terminal::units::format_utc;
 /// `error`, and if it says that somebody uses this file, who has the mirror that is on it; else
 /// what the user of a volume can do.
 pub fn named(error: anyhow::Error, path: &Path, access: FileAccess) -> anyhow::Error {
-    let in_use = matches!(error.downcast_ref(), Some(RuntimeError::InUse { .. }));
-    match in_use.then(|| owner_on(path)) {
-        Some(Some(words)) => error.context(words),
-        Some(None) if access == FileAccess::Sole => anyhow::anyhow!(
+    let Some(in_use @ RuntimeError::InUse { .. }) = error.downcast_ref() else {
+        return error;
+    };
+    let may_share = access == FileAccess::Sole && in_use.is_shared();
+    match owner_on(path) {
+        Some(words) => error.context(words),
+        None if may_share => anyhow::anyhow!(
             "{error:#}; shared = true in [[volume]] lets both write, if they keep apart"
         ),
-        _ => error,
+        None => error,
     }
 }
 

@@ -160,6 +160,11 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
+    /// Whether a file is in use by one who would share it.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::InUse { holder, .. } if *holder == crate::lock::SHARED)
+    }
+
     /// The error of setting up the ring of `name`, with what to do about it.
     #[must_use]
     pub fn ring(name: &str, error: sys::Error) -> Self {

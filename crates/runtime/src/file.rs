@@ -86,7 +86,11 @@ impl FileDevice {
         let mut device = Self::opened(path, false, None)?;
         device.read_only |= is_write_protected(&device.path, &*device.fd)?;
         if !device.read_only {
-            device.lock(true)?;
+            match device.lock(true) {
+                // Its file system may know no locks: then no other process has one.
+                Err(RuntimeError::File { .. }) => device.lock(false)?,
+                locked => locked?,
+            }
             device.try_to_punch();
             device.claim()?;
         }

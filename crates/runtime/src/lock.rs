@@ -67,6 +67,10 @@ pub(crate) fn lock_part(
     }
 }
 
+/// Of a process with a shared lock.
+pub(crate) const SHARED: &str =
+    "writes it (a shared lock: a target, a queue server or a shared volume)";
+
 /// The kind of lock that conflicts with `wanted`.
 fn holder(file: impl AsFd + Copy, wanted: libc::flock) -> &'static str {
     let mut found = wanted;
@@ -75,7 +79,7 @@ fn holder(file: impl AsFd + Copy, wanted: libc::flock) -> &'static str {
     if is(libc::F_WRLCK) {
         "has it locked for itself (an exclusive lock: a volume or a mirror's leg)"
     } else if is(libc::F_RDLCK) {
-        "writes it (a shared lock: a target, a queue server or a shared volume)"
+        SHARED
     } else {
         "had it locked"
     }

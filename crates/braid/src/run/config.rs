@@ -57,12 +57,16 @@ const KEEP_ALIVE_NS: u64 = 5_000_000_000;
 const CORES_DEFAULT_MAX: u16 = 4;
 
 /// Returns the number of cores of a file that does not say it: one for each CPU that it names, or
-/// for each that this process may run on, at most [`CORES_DEFAULT_MAX`]. The first answer stays:
-/// the process may get other CPUs while it runs, but a reload can't change its cores.
-fn default_cores(cpus: &[usize]) -> u16 {
+/// for each that this process may run on, at most [`CORES_DEFAULT_MAX`]; one that never sleeps, so
+/// that it leaves others to its clients. The first answer stays: the process may get other CPUs
+/// while it runs, but a reload can't change its cores.
+fn default_cores(cpus: &[usize], spin: bool) -> u16 {
     static OF_MACHINE: OnceLock<u16> = OnceLock::new();
     if !cpus.is_empty() {
         return cpus.len().min(crate::limits::CORES_MAX) as u16;
+    }
+    if spin {
+        return 1;
     }
     *OF_MACHINE.get_or_init(|| {
         let usable = std::thread::available_parallelism().map_or(1, usize::from);
@@ -494,7 +498,7 @@ impl Config {
         let mut config: Self = text::toml(text).map_err(hints::add)?;
         config.program_files = keys::program_files(text);
         if config.cores == 0 {
-            config.cores = default_cores(&config.cpus);
+            config.cores = default_cores(&config.cpus, config.spin);
         }
         let placed = |wrong| check::place(wrong, text);
         check::check(&config, text).map_err(placed)?;

@@ -158,13 +158,41 @@ pub(super) fn outcome_of_flush(
     result: Result<(), DeviceError>,
     outcome: Outcome,
 ) -> Outcome {
-    let is_file = matches!(kind, PathKind::Device { .. });
-    match result {
-        Err(DeviceError::Os(_)) if is_file && outcome.is_path_error() && !is_gone(result) => {
-            Outcome::MediaError
-        }
-        _ => outcome,
+    let is_device = matches!(kind, PathKind::Device { .. });
+    match is_device && is_failed_flush(result) {
+        true => outcome_of_failed_flush(outcome),
+        false => outcome,
     }
+}
+
+/// Outcome of a flush that was begun and has failed: nothing of it is asked again.
+pub(crate) fn outcome_of_failed_flush(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::CutShort | Outcome::NoSpace => outcome,
+        _ => Outcome::MediaError,
+    }
+}
+
+/// Whether a flush was begun and has failed: no queue without a server, nor its controller's answer.
+pub(crate) fn is_failed_flush(result: Result<(), DeviceError>) -> bool {
+    use DeviceError::{Lost, NotBegun, Nvme};
+    !matches!(result, Ok(()) | Err(Lost | NotBegun | Nvme(_)))
+}
+
+/// Whether a path leads to a queue server.
+pub(super) fn is_queue(kind: &PathKind) -> bool {
+    matches!(
+        kind,
+        PathKind::Device {
+            identity: Some(_),
+            ..
+        }
+    )
+}
+
+/// Whether a path leads to a file or block device that the operating system has, no queue.
+pub(super) fn is_file(kind: &PathKind) -> bool {
+    matches!(kind, PathKind::Device { identity: None, .. })
 }
 
 /// Whether the end of a request says that its device is no more: what answers to its name later is

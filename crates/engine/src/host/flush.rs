@@ -35,11 +35,12 @@
 //! array's own affair. Writes that one core flushed another still counts as unflushed once the path
 //! is lost: a flush waits, or fails, that needn't. Where another core's flush of the same local
 //! device ends well at the very moment at which one takes an error from the operating system,
-//! before it has heard of it, the next one fails there. A queue server tells each queue of a loss:
-//! of several cores, each tells the others of its own. Of an engine before, a controller that no
-//! path of the volume leads to is not asked.
+//! before it has heard of it, the next one fails there. A queue server tells each queue of a loss,
+//! and so each core. Of an engine before, a controller that no path of the volume leads to is not
+//! asked.
 use super::change::is_device;
 use super::connections::SessionState;
+use super::device;
 use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
@@ -334,12 +335,33 @@ impl VolumeIo<'_> {
     }
 
     /// A flush has ended with an error of what is behind its path: what was acknowledged before may
-    /// be lost, whoever wrote it, and no later flush of that path would say so.
+    /// be lost, whoever wrote it, and no later flush of that path would say so. Each client that is
+    /// there is told.
     #[cold]
     pub(super) fn lost_by_flush(&mut self, at: PathIndex, now_ns: u64) {
         let core = self.on.settings.core;
         let (path, on) = self.path(at);
-        path.report_failed_flush(core, on.out);
+        if !device::is_queue(&path.kind) {
+            on.out.tell_cores(path.news(PathEvent::FlushError(core)));
+        }
+        self.tell_of_lost_flush(at, now_ns);
+    }
+
+    /// The same, on another core.
+    pub(super) fn lost_by_flush_elsewhere(&mut self, at: PathIndex, core: u16, now_ns: u64) {
+        // Core 0 tells all, also who saw it.
+        if core == self.on.settings.core {
+            return;
+        }
+        if self.on.settings.core == 0 {
+            let news = self.volume.paths[at].news(PathEvent::FlushError(core));
+            self.on.out.tell_cores(news);
+        }
+        self.tell_of_lost_flush(at, now_ns);
+    }
+
+    fn tell_of_lost_flush(&mut self, at: PathIndex, now_ns: u64) {
+        let (path, on) = self.path(at);
         let line = on.line(path, report::FLUSH_FAILED);
         self.volume.totals.flush_failed = Some((now_ns, at));
         self.volume.losses.report(line);
@@ -355,7 +377,7 @@ impl VolumeIo<'_> {
         self.fail_next_flush(at, now_ns);
     }
 
-    /// A flush of a path has failed on another core, in one of these two ways.
+    /// The same, from another core.
     pub(super) fn flush_failed_elsewhere(&mut self, at: PathIndex, core: u16, now_ns: u64) {
         // Core 0 tells all, also who saw it.
         if core == self.on.settings.core {

@@ -107,11 +107,27 @@ impl Sessions<'_> {
         if device::is_ours(end) {
             self.on.ios.get_mut(index).history.attempt = AttemptEnd::NoRoom;
         }
+        let attempt = &mut self.on.ios.get_mut(index).history.attempt;
+        if end == Err(DeviceError::Lost) && *attempt == AttemptEnd::Answered {
+            *attempt = AttemptEnd::Refused;
+        }
+        if self.takes_reports(at, op, end) {
+            outcome = device::outcome_of_failed_flush(outcome);
+            self.io().unowned_flush_failed(at, now_ns);
+        }
         if device::is_gone(end) {
             self.vanished(at, now_ns);
         }
         self.io().finish(at, index, outcome, true, now_ns);
         self.revive(at, now_ns);
+    }
+
+    /// Whether the end of a write that is durable by itself took the report of other writes: it
+    /// flushes the file, and the operating system says once what it could not write (T13).
+    fn takes_reports(&self, at: PathIndex, op: IoOp, end: Result<(), DeviceError>) -> bool {
+        let is_file = device::is_file(&self.volume.paths[at].kind);
+        let is_flushed = op == IoOp::Write { fua: true } && device::is_failed_flush(end);
+        is_flushed && is_file && !self.volume.leg.is_here()
     }
 
     /// A flush has ended that the device had when it was given up.

@@ -261,7 +261,7 @@ pub(super) enum AttemptEnd {
     InTransit,
     /// It failed for want of room in our own system (T6).
     NoRoom,
-    /// All paths, which are devices, have refused it: it waits before any is asked again.
+    /// Its device is a queue without a server, which has not got it.
     Refused,
 }
 

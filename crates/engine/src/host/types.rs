@@ -576,6 +576,9 @@ pub enum PathEvent {
     /// To core 0, and from it: a flush has failed that this core's device had when it was given up
     /// (T13).
     FlushFailed(u16),
+    /// To core 0, and from it: a flush has failed on a core, whose client was told: the others' are
+    /// to be told as well (T13).
+    FlushError(u16),
     /// To core 0, and from it: this core has given up what a lost controller had not flushed, and
     /// its flushes have failed for that (T13).
     WritesGivenUp(u16),

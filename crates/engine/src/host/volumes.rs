@@ -10,7 +10,7 @@ use super::outbox::Outbox;
 use super::path::Path;
 use super::recovery::{HoldStats, Recovery};
 use super::types::{HostConfig, HostEvent, PathConfig, VolumeConfig, VolumeInfo};
-use super::wait::Waits;
+use super::wait::{Refusal, Waits};
 use super::{Shared, probation, report};
 use crate::limits::CHANGES_READY;
 use alloc::boxed::Box;
@@ -75,6 +75,8 @@ pub struct Volume {
     pub(super) outage: Outage,
     /// I/Os that are on no path.
     pub(super) waits: Waits,
+    /// Since when all paths refuse what they are asked for.
+    pub(super) refusal: Option<Refusal>,
     /// Changes of data that may not be executed yet (T9).
     pub(super) fence: WriteFence,
     /// Core 0: what is kept durably of it for the next engine.
@@ -243,6 +245,7 @@ impl Volume {
             is_cut: false,
             outage: Outage::default(),
             waits: Waits::EMPTY,
+            refusal: None,
             marks: Marks::default(),
             fence: WriteFence::new(CHANGES_READY.min(io_max as usize)),
             totals: HoldStats::default(),

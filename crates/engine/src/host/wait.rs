@@ -164,6 +164,14 @@ fn pop(lane: &mut Lane, ios: &mut IoTable) -> Option<u32> {
     Some(index)
 }
 
+/// All paths refuse what they are asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal {
+    since_ns: u64,
+    /// I/Os that the volume's paths had done well by then: another one ends it.
+    done: u64,
+}
+
 impl Volume {
     /// Time that an I/O which `path` did not do, and which has spent `spent_ns` in attempts, has
     /// left for further ones. While there is a usable path that has not failed it since it was last
@@ -188,27 +196,25 @@ impl Volume {
         most_ns.saturating_sub(spent_ns)
     }
 
-    /// Until when an I/O waits that all its paths, which are devices, have refused: a queue whose
-    /// server has ended says so at once, while of a controller the connection is lost. `None`: it
-    /// is not so, or it has waited for `fast_io_fail_tmo`. A mirror reads elsewhere, and a flush
-    /// waits below.
-    fn refused_until_ns(
-        &self,
-        slot: &Slot,
-        at: PathIndex,
-        outcome: Outcome,
-        now_ns: u64,
-    ) -> Option<u64> {
-        let path = &self.paths[at];
-        let is_device = path.kind.device().is_some() && path.is_live();
+    /// Until when an I/O waits that all paths have refused: a queue whose server has ended says so at
+    /// once, while of a controller the connection is lost. `None`: it is not so, or none was done
+    /// for `fast_io_fail_tmo`. A mirror reads elsewhere, and a flush waits below.
+    fn refused_until_ns(&mut self, slot: &Slot, at: PathIndex, now_ns: u64) -> Option<u64> {
         let may_wait = slot.io.op != IoOp::Flush && !self.leg.is_here();
-        if outcome != Outcome::PathError || !is_device || !may_wait {
+        if slot.history.attempt != AttemptEnd::Refused || !may_wait || !self.paths[at].is_live() {
             return None;
         }
         if self.head.usable_among(!(slot.history.failed | 1 << at.0)) != 0 {
             return None; // that one was not asked
         }
-        let waited_ns = now_ns.saturating_sub(slot.started_ns);
+        let done = self.paths.iter().flat_map(|path| path.counters.ios).sum();
+        let refusal = self.refusal.filter(|it| it.done == done);
+        let refusal = refusal.unwrap_or(Refusal {
+            since_ns: now_ns,
+            done,
+        });
+        self.refusal = Some(refusal);
+        let waited_ns = now_ns.saturating_sub(refusal.since_ns);
         let pause_ns = (waited_ns / 8).clamp(REFUSED_MIN_NS, REFUSED_MAX_NS);
         let is_over = waited_ns.saturating_add(pause_ns) >= self.recovery.fast_io_fail_ns;
         (!is_over).then(|| now_ns.saturating_add(pause_ns))
@@ -380,10 +386,10 @@ impl VolumeIo<'_> {
             patient: volume.leg.is_here() && slot.io.op != IoOp::Read,
         };
         let disposition = multipath::dispose(outcome, &attempt);
-        if !attempt.uncertain
-            && let Some(until_ns) = volume.refused_until_ns(slot, at, outcome, now_ns)
+        if outcome == Outcome::PathError
+            && let Some(until_ns) = self.volume.refused_until_ns(slot, at, now_ns)
         {
-            return self.await_devices(index, until_ns, now_ns);
+            return self.await_queues(index, until_ns, now_ns);
         }
         let in_transit = slot.history.attempt == AttemptEnd::InTransit;
         if outcome.is_device_error() && !in_transit && !slot.hints.replaceable {
@@ -412,12 +418,11 @@ impl VolumeIo<'_> {
         }
     }
 
-    /// All paths, which are devices, have refused it: they are asked again later.
-    fn await_devices(&mut self, index: u32, until_ns: u64, now_ns: u64) {
+    /// All paths have refused it: they are asked again later.
+    fn await_queues(&mut self, index: u32, until_ns: u64, now_ns: u64) {
         let it = &mut *self.volume;
         it.note_cost(&mut self.on.ios, &self.on.standstills, index, now_ns);
         let slot = self.on.ios.get_mut(index);
-        slot.history.attempt = AttemptEnd::Refused;
         // Bounded by time alone, as where all paths are lost (T4).
         slot.history.hops = slot.history.losses;
         slot.history.failed = 0;
@@ -622,7 +627,7 @@ impl Multipath {
     }
 }
 
-/// The first wait for devices that have all refused an I/O, and the longest: long enough that a
+/// The first wait for queues that have all refused an I/O, and the longest: long enough that a
 /// thousand of them are no load, and short beside the start of a server.
 const REFUSED_MIN_NS: u64 = 10_000_000;
 const REFUSED_MAX_NS: u64 = 250_000_000;

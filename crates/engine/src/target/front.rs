@@ -145,6 +145,11 @@ impl TargetEngine {
         self.subsystem.hosts_of(nsid)
     }
 
+    /// As [`Subsystem::users_of`](nvme::controller::Subsystem::users_of).
+    pub(crate) fn users_of(&self, nsid: u32) -> BTreeSet<[u8; 16]> {
+        self.subsystem.users_of(nsid)
+    }
+
     /// The host identifier of a request's command; `None`: its controller has ended.
     pub(crate) fn host_of(&self, id: u32) -> Option<[u8; 16]> {
         let number = self.commands[id].connection;

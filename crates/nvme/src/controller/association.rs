@@ -346,6 +346,11 @@ impl Controller {
         self.known.binary_search(&nsid).is_ok()
     }
 
+    /// Those namespaces.
+    pub fn known(&self) -> impl Iterator<Item = u32> {
+        self.known.iter().copied()
+    }
+
     pub fn io_queues(&self) -> u16 {
         self.io.iter().flatten().count() as u16
     }

@@ -56,7 +56,9 @@ impl Subsystem {
         if controller.admin == at {
             let mut others = controller.members - 1;
             work.connection.controller = None;
-            self.controllers[index] = None;
+            if let Some(controller) = self.controllers[index].take() {
+                self.note_departed(&controller);
+            }
             self.deadlines.set(index, u64::MAX);
             for other in 0..self.connections.len() {
                 if others == 0 {

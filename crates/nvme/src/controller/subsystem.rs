@@ -32,7 +32,7 @@ use super::{
     NamespaceConfig, PortConfig, PortOffer, SubsystemConfig,
 };
 use crate::host::AnaState;
-use crate::limits::{NAMESPACES_MAX, PORTS_MAX};
+use crate::limits::{DEPARTED_MAX, NAMESPACES_MAX, PORTS_MAX};
 use crate::wire::Status;
 use crate::{Deadlines, Placement, Transmit};
 use alloc::boxed::Box;
@@ -68,6 +68,9 @@ pub struct Subsystem {
     /// Buffer for admin data to be sent.
     pub(super) scratch: Vec<u8>,
     pub(super) questions: Questions,
+    /// Hosts that had used a namespace, by its NSID, and whose association ended without a
+    /// shutdown: they may come back with writes that they believe to be there.
+    departed: BTreeSet<(u32, [u8; 16])>,
 }
 
 impl Subsystem {
@@ -88,6 +91,7 @@ impl Subsystem {
             cntlid_next: shared.config.cntlid_min,
             scratch: Vec::new(),
             questions: Questions::default(),
+            departed: BTreeSet::new(),
             shared,
         })
     }
@@ -387,6 +391,7 @@ impl Subsystem {
                 connection.slots.outdate(nsid);
             }
             self.refuse_questions(nsid);
+            self.departed.retain(|it| it.0 != nsid);
             self.notify(|controller| {
                 controller.forget_known(nsid);
                 controller.note_changed(nsid);
@@ -449,6 +454,27 @@ impl Subsystem {
         let all = self.controllers.iter().flatten();
         let known = all.filter(|controller| controller.knows(nsid));
         known.map(|controller| controller.hostid).collect()
+    }
+
+    /// The same, with those whose association ended without a shutdown since.
+    pub fn users_of(&self, nsid: u32) -> BTreeSet<[u8; 16]> {
+        let departed = self.departed.iter().filter(|it| it.0 == nsid);
+        let mut all = self.hosts_of(nsid);
+        all.extend(departed.map(|it| it.1));
+        all
+    }
+
+    /// A controller is over.
+    pub(super) fn note_departed(&mut self, controller: &Controller) {
+        let was_shut_down = controller.csts().shst() != 0;
+        for nsid in controller.known() {
+            let it = (nsid, controller.hostid);
+            if was_shut_down {
+                self.departed.remove(&it);
+            } else if self.departed.len() < DEPARTED_MAX {
+                self.departed.insert(it);
+            }
+        }
     }
 
     /// The host identifier of a connection's controller; `None`: it has none.

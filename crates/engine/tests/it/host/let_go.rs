@@ -31,6 +31,8 @@ struct Rig {
     done: Vec<(u64, IoDone)>,
     /// Of which cores' failed flushes others were told.
     told: Vec<u16>,
+    /// Losses of which the next engine would be told.
+    unheard: usize,
 }
 
 fn path(number: u16) -> PathConfig {
@@ -61,26 +63,30 @@ fn path(number: u16) -> PathConfig {
     }
 }
 
+fn config(core: u16, cores: u16, recovery: Recovery, paths: Vec<PathConfig>) -> HostConfig {
+    HostConfig {
+        core,
+        cores,
+        connect_timeout_ns: SECOND,
+        io_timeout_ns: IO_TIMEOUT_NS,
+        volumes: vec![VolumeConfig {
+            name: "v0".into(),
+            policy: policy::Policy::RoundRobin { bytes: 0 },
+            knobs: policy::Knobs::default(),
+            paths,
+            recovery,
+        }],
+        ..host_config(0)
+    }
+}
+
 impl Rig {
     fn new(recovery: Recovery) -> Self {
         Self::on_core(0, 1, recovery)
     }
 
     fn on_core(core: u16, cores: u16, recovery: Recovery) -> Self {
-        Self::of(HostConfig {
-            core,
-            cores,
-            connect_timeout_ns: SECOND,
-            io_timeout_ns: IO_TIMEOUT_NS,
-            volumes: vec![VolumeConfig {
-                name: "v0".into(),
-                policy: policy::Policy::RoundRobin { bytes: 0 },
-                knobs: policy::Knobs::default(),
-                paths: vec![path(0), path(1)],
-                recovery,
-            }],
-            ..host_config(0)
-        })
+        Self::of(config(core, cores, recovery, vec![path(0), path(1)]))
     }
 
     fn of(config: HostConfig) -> Self {
@@ -93,10 +99,22 @@ impl Rig {
             let_go: Vec::new(),
             done: Vec::new(),
             told: Vec::new(),
+            unheard: 0,
         };
         rig.settle();
-        assert_eq!([rig.state(0), rig.state(1)], [PathState::Live; 2]);
+        let paths = rig.host.paths(0).collect::<Vec<_>>();
+        let states = paths.iter().map(|it| rig.host.path_state(0, *it));
+        assert!(states.into_iter().all(|it| it == PathState::Live));
         rig
+    }
+
+    /// Over a file alone, which is device 1.
+    fn over_file(core: u16, cores: u16) -> Self {
+        let mut file = path(1);
+        if let PathKind::Device { identity, .. } = &mut file.kind {
+            *identity = None;
+        }
+        Self::of(config(core, cores, Recovery::default(), vec![file]))
     }
 
     fn settle(&mut self) {
@@ -123,10 +141,15 @@ impl Rig {
             while let Some(event) = self.host.poll_event() {
                 match event {
                     HostEvent::Done(done) => self.done.push((self.now_ns, done)),
-                    HostEvent::Publish(PathNews::Of(.., PathEvent::FlushFailed(core)))
-                    | HostEvent::Report(PathNews::Of(.., PathEvent::FlushFailed(core))) => {
-                        self.told.push(core);
-                    }
+                    HostEvent::Publish(PathNews::Of(
+                        ..,
+                        PathEvent::FlushFailed(core) | PathEvent::FlushError(core),
+                    ))
+                    | HostEvent::Report(PathNews::Of(
+                        ..,
+                        PathEvent::FlushFailed(core) | PathEvent::FlushError(core),
+                    )) => self.told.push(core),
+                    HostEvent::Loss(0, true) => self.unheard += 1,
                     _ => {}
                 }
             }
@@ -378,10 +401,77 @@ fn t13_a_flush_that_a_system_failed_fails_those_under_way_too() {
         assert_eq!(rig.end(is_flush, Ok(())), 1);
         let other = rig.ended(10).map(|it| it.1);
         assert!(other.is_some_and(|it| it != Outcome::Done), "{other:?}");
-        assert_eq!(rig.told, vec![core; usize::from(cores > 1)]);
+        assert!(
+            rig.told.is_empty(),
+            "a server tells each queue, and so each core"
+        );
         rig.submit(IoOp::Flush, 11);
         assert_eq!(rig.ended(11).unwrap().1, Outcome::Done);
     }
+}
+
+/// Each flush that is under way hears of it, and none that comes later, of a client of another core
+/// or of the next engine.
+#[test]
+fn t13_a_flush_that_failed_is_told_on_every_core_to_those_that_are_there() {
+    for (core, from) in [(0, 0), (0, 1), (1, 1), (1, 0)] {
+        let mut rig = Rig::over_file(core, 2);
+        (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+        rig.hangs = true;
+        rig.submit(IoOp::Flush, 9);
+        rig.hangs = false;
+        let before = rig.host.volume(0).unwrap().flush_losses();
+        let result = if core == from { FAILED } else { Ok(()) };
+        let news = PathNews::Of(0, PathIndex(0), PathEvent::FlushError(from));
+        rig.host.handle_control(HostControl::Path(news), rig.now_ns);
+        assert_eq!(rig.end(is_flush, result), 1);
+        assert_ne!(rig.ended(9).unwrap().1, Outcome::Done, "{core} {from}");
+        assert_eq!(rig.host.volume(0).unwrap().flush_losses(), before + 1);
+        assert_eq!(rig.unheard, 0, "{core} {from}");
+        let told = usize::from(core == from || core == 0);
+        assert_eq!(rig.told, vec![from; told], "{core} {from}");
+        rig.submit(IoOp::Flush, 10);
+        assert_eq!(rig.ended(10).unwrap().1, Outcome::Done, "{core} {from}");
+    }
+}
+
+/// ENODEV, ENOMEM, EBADE: asked again, the system would say that all is well.
+#[test]
+fn t13_a_flush_of_a_file_is_asked_once_whatever_its_error() {
+    for errno in [5, 19, 12, 52] {
+        let mut rig = Rig::over_file(0, 1);
+        rig.submit(WRITE, 0);
+        rig.hangs = true;
+        rig.submit(IoOp::Flush, 9);
+        rig.hangs = false;
+        rig.end(is_flush, Err(DeviceError::Os(errno)));
+        assert_eq!(rig.ended(9).unwrap().1, Outcome::MediaError, "{errno}");
+    }
+}
+
+#[test]
+fn t13_a_durable_write_that_failed_took_the_report_of_others() {
+    let mut rig = Rig::over_file(0, 1);
+    rig.submit(WRITE, 0);
+    rig.hangs = true;
+    rig.submit(IoOp::Write { fua: true }, 1);
+    rig.hangs = false;
+    rig.end(|_| true, FAILED);
+    assert_eq!(rig.ended(1).unwrap().1, Outcome::MediaError);
+    rig.submit(IoOp::Flush, 2);
+    assert_ne!(rig.ended(2).unwrap().1, Outcome::Done);
+    rig.submit(IoOp::Flush, 3);
+    assert_eq!(rig.ended(3).unwrap().1, Outcome::Done);
+}
+
+/// Its descriptor leads nowhere any more: to wait helps nothing.
+#[test]
+fn io_of_a_disk_that_is_gone_fails_at_once() {
+    let mut rig = Rig::over_file(0, 1);
+    rig.hangs = true;
+    rig.submit(IoOp::Read, 0);
+    while rig.end(|_| true, Err(DeviceError::Os(19))) > 0 {}
+    assert_eq!(rig.ended(0).map(|it| it.1), Some(Outcome::PathError));
 }
 
 #[test]

@@ -110,6 +110,24 @@ fn t13_host_that_has_written_hears_once_of_a_loss_that_another_client_was_told()
     assert_eq!(rig.one(&again, 1), Outcome::Done);
 }
 
+/// Its association ended before: it comes back with a file system that is mounted yet.
+#[test]
+fn t13_host_that_was_away_when_writes_were_lost_hears_of_it() {
+    let mut rig = Rig::ready(Setup::over(Below::Paths));
+    let client = rig.connect();
+    lose_a_path(&mut rig);
+    let address = rig.world.nodes[GUEST].addresses[0];
+    rig.world.nodes[GUEST].addresses[0] = Address::Refused;
+    rig.world.cut(GUEST, 0);
+    rig.pass(100 * MS);
+    remove_it(&mut rig);
+    let ended = rig.nbd(client, Kind::Flush, (0, 0), &[]);
+    assert_eq!(ended.result, Err(CommandError::Server(Errno::Io)));
+    rig.world.nodes[GUEST].addresses[0] = address;
+    rig.pass(5 * SECOND);
+    assert_eq!(rig.one(&flush(), 1), Outcome::MediaError);
+}
+
 /// The next engine tells it.
 #[test]
 fn t13_flush_that_fails_after_a_stop_is_unheard() {
