@@ -207,19 +207,18 @@ impl Service {
             let state = self.state();
             (wanted(&state), state.configured.program_files.clone())
         };
-        let gone: Vec<Loaded> = {
+        let gone = {
             let mut loaded = self.programs.loaded();
-            let is_wanted = |number: u16, it: &Loaded| {
+            let is_wanted = |(number, it): &(u16, Loaded)| {
                 let mut all = wanted.iter();
-                all.any(|wanted| (wanted.volume, wanted.id) == (number, it.id))
+                all.any(|wanted| (wanted.volume, wanted.id) == (*number, it.id))
             };
-            let (stay, gone) = std::mem::take(&mut *loaded)
-                .into_iter()
-                .partition::<BTreeMap<_, _>, _>(|(number, it)| is_wanted(*number, it));
-            *loaded = stay;
-            gone.into_values().collect()
+            let all = std::mem::take(&mut *loaded).into_iter();
+            let (wanted, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = all.partition(is_wanted);
+            *loaded = wanted;
+            gone
         };
-        for it in gone {
+        for it in gone.into_values() {
             self.forget_program(it.id);
         }
         for it in &wanted {
