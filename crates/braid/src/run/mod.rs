@@ -211,7 +211,6 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     let service = Arc::new(Service::new(start, identity, kept, cores.senders()));
     let keeper = Keeper::start(&service)?;
-    service.look_at_programs();
     service.watch_programs()?;
     service.put_aside();
     service.refuse_early_clients();

@@ -419,11 +419,12 @@ impl Service {
         }
     }
 
-    /// Starts the thread that compares.
+    /// Compares once, and starts the thread that goes on with it.
     ///
     /// # Errors
     /// There is no thread left.
     pub fn watch_programs(self: &Arc<Self>) -> anyhow::Result<()> {
+        self.look_at_programs();
         let service = self.clone();
         let builder = thread::Builder::new().name("policies".into());
         let watch = move || {
