@@ -31,10 +31,13 @@ pub(crate) fn operators() -> OperatorCost {
     }
 }
 
+/// Bytes that are copied or filled for one unit.
+pub(crate) const BYTES_PER_FUEL: u32 = 16;
+
 /// Costs of what grows with a length. Translation costs none: it is not done while I/O waits.
 pub(crate) fn bulk() -> CustomFuelCosts {
     CustomFuelCosts {
-        bytes_copied_per_fuel: 16,
+        bytes_copied_per_fuel: BYTES_PER_FUEL,
         fuel_per_bytes_translated: 0,
         fuel_per_bytes_validated: 0,
     }

@@ -4,8 +4,9 @@
 //! [`Options::wasi`](crate::Options::wasi) the calls of WASI that the runtime of Go makes: they
 //! offer no file, argument or variable; the clock stands at 1 (Go ends at a clock of 0) and random
 //! bytes are always the same, so that choices repeat.
+use crate::fuel::BYTES_PER_FUEL;
 use crate::instance::Host;
-use wasmi::{Caller, Error, Extern, Linker};
+use wasmi::{Caller, Error, Extern, Linker, TrapCode};
 
 /// The calls of WASI, by name.
 pub(crate) const WASI: &str = "wasi_snapshot_preview1";
@@ -55,18 +56,22 @@ fn clock(mut caller: Caller<'_, Host>, _id: i32, _precision: i64, to: i32) -> i3
     if written { SUCCESS } else { FAULT }
 }
 
-fn random(mut caller: Caller<'_, Host>, to: i32, length: i32) -> i32 {
+/// The call pays for its bytes as the operator that fills memory does.
+fn random(mut caller: Caller<'_, Host>, to: i32, length: i32) -> Result<i32, Error> {
     // The length is the module's: no more than its memory has.
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
-        return FAULT;
+        return Ok(FAULT);
     };
     let range = (to as u32 as usize, length as u32 as usize);
+    let left = caller.get_fuel()?;
+    let left = left.checked_sub(u64::from(length as u32 / BYTES_PER_FUEL));
+    caller.set_fuel(left.ok_or(TrapCode::OutOfFuel)?)?;
     let data = memory.data_mut(&mut caller);
     let Some(part) = data.get_mut(range.0..).and_then(|it| it.get_mut(..range.1)) else {
-        return FAULT;
+        return Ok(FAULT);
     };
     part.fill(0x5A);
-    SUCCESS
+    Ok(SUCCESS)
 }
 
 fn write(caller: &mut Caller<'_, Host>, to: i32, bytes: &[u8]) -> bool {

@@ -198,6 +198,29 @@ fn functions_over_unpaid_limits_are_refused() {
     }
 }
 
+/// A call of WASI pays for the bytes that it fills: 4 times 64 KiB are within the fuel, 5 not.
+#[test]
+fn random_bytes_cost_fuel() {
+    let choose = |times: u32| {
+        let call = "(drop (call $fill (i32.const 65536) (i32.const 65536)))";
+        let text = format!(
+            "(module (import \"wasi_snapshot_preview1\" \"random_get\"
+                 (func $fill (param i32 i32) (result i32)))
+               (memory (export \"memory\") 2)
+               (global (export \"braid_context\") i32 (i32.const 1024))
+               (func (export \"braid_select\") (param i32 i32) (result i32) {} (i32.const 1)))",
+            call.repeat(times as usize)
+        );
+        let bytes = wat::parse_str(text).unwrap();
+        let program = Program::new("fill", &bytes, Options { wasi: true }).unwrap();
+        let mut it = program.runner(None).unwrap();
+        let choice = it.select(&REQUEST, &[VIEW; 2], &[0; 2]);
+        (choice, fault(&program, Fault::OutOfFuel))
+    };
+    assert_eq!(choose(4), (Choice::Path(1), 0));
+    assert_eq!(choose(5), (Choice::FallBack, 1));
+}
+
 /// The interpreter counts its stack in bytes: 30 calls of 128 locals fit, 40 don't.
 #[test]
 fn stack_has_4096_cells() {

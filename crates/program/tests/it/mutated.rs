@@ -25,6 +25,17 @@ fn mutated_modules_choose_well_or_are_refused() {
     assert!(played.iter().all(|it| it * 50 > count), "{played:?}");
 }
 
+/// `BRAID_WRITE_SEEDS=1` writes it.
+#[test]
+fn module_of_wasi_is_that_of_its_text() {
+    let of = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/model/wasi");
+    let module = wat::parse_file(format!("{of}.wat")).unwrap();
+    if std::env::var_os("BRAID_WRITE_SEEDS").is_some() {
+        std::fs::write(format!("{of}.wasm"), &module).unwrap();
+    }
+    assert_eq!(model::MODULES[4], module);
+}
+
 #[test]
 fn corpus_is_replayed() {
     replayed::replay(env!("CARGO_MANIFEST_DIR"), &model::TARGETS, "program");

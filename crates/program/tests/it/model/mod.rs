@@ -11,13 +11,17 @@ pub type Body = fn(&[u8]);
 #[allow(dead_code, reason = "for the test that replays")]
 pub const TARGETS: [(&str, Body); 1] = [("program", run)];
 
-/// Modules that are mutated.
-pub const MODULES: [&[u8]; 4] = [
+/// Modules that are mutated; the last imports calls of WASI.
+pub const MODULES: [&[u8]; 5] = [
     include_bytes!("../../../../../sdk/modules/near_small.wasm"),
     include_bytes!("../../../../../sdk/modules/queue_depth.wasm"),
     include_bytes!("../../../../../sdk/modules/round_robin.wasm"),
     include_bytes!("../../../../../sdk/modules/weighted_latency.wasm"),
+    include_bytes!("wasi.wasm"),
 ];
+
+/// First byte of a whole module that may import calls of WASI.
+const WHOLE_WASI: u8 = u8::MAX - 1;
 
 /// Result of one input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +44,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// The first byte says which of [`MODULES`] it is; then come edits of three bytes: a place and its
-/// value. With another first byte the rest is the module.
+/// value. With another first byte the rest is the module; [`WHOLE_WASI`] gives it WASI.
 ///
 /// # Panics
 /// Something is wrong.
@@ -48,11 +52,13 @@ pub fn play(data: &[u8]) -> Played {
     let Some((base, rest)) = data.split_first() else {
         return Played::Refused;
     };
+    let has_wasi = usize::from(*base) + 1 == MODULES.len() || *base == WHOLE_WASI;
+    let options = Options { wasi: has_wasi };
     let module = match MODULES.get(usize::from(*base)) {
         Some(module) => edited(module, rest),
         None => rest.to_vec(),
     };
-    let Ok(program) = Program::new("mutated", &module, Options::default()) else {
+    let Ok(program) = Program::new("mutated", &module, options) else {
         return Played::Refused;
     };
     let Ok(runner) = program.runner(None) else {
@@ -144,7 +150,9 @@ pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     for (number, module) in MODULES.iter().enumerate() {
         assert_eq!(play(&[number as u8]), Played::Chose);
         all.push(("program", format!("module-{number}"), vec![number as u8]));
-        let whole = [&[u8::MAX], *module].concat();
+        let is_wasi = number + 1 == MODULES.len();
+        let first = if is_wasi { WHOLE_WASI } else { u8::MAX };
+        let whole = [&[first], *module].concat();
         assert_eq!(play(&whole), Played::Chose);
         all.push(("program", format!("whole-{number}"), whole));
     }
