@@ -17,7 +17,8 @@ pub trait Program: Send {
     /// Chooses a path; `in_flight`: this core's I/Os on each.
     fn select(&mut self, request: &Request, paths: &[PathView], in_flight: &[u32]) -> Choice;
 
-    /// Reports the end of an I/O of `length` bytes that it, or its stand-in, has placed.
+    /// Reports the end of an I/O of `length` bytes that it has placed, or its stand-in while it was
+    /// there.
     fn complete(&mut self, done: &Completion, length: u32);
 
     /// Forgets what was learnt of `path` (row A11).
@@ -240,14 +241,14 @@ mod tests {
         let fourth = (PathIndex(0), selector.ticket());
         selector.reset_path(PathIndex(0));
         assert_eq!(selector.in_flight(PathIndex(0)), 2);
-        let _ = selector.complete(&done(first.0, first.1));
+        let _ = selector.complete(&done(third.0, third.1));
         let fifth = select(&mut selector);
         assert_eq!(selector.policy(), Policy::Soonest);
         assert_eq!(
             *calls.lock().unwrap(),
             ["select", "select", "reset", "complete", "select"]
         );
-        for (path, ticket) in [second, third, fourth, fifth] {
+        for (path, ticket) in [first, second, fourth, fifth] {
             let _ = selector.complete(&done(path, ticket));
         }
         // It stays out until it is given again.
@@ -256,5 +257,42 @@ mod tests {
         selector.set_program(id, listed());
         assert_eq!(selector.policy(), Policy::Program(id));
         assert_eq!([0, 1].map(|it| selector.in_flight(PathIndex(it))), [0, 0]);
+    }
+
+    /// T41: a program, given again or behind another policy, learns of no I/O from before.
+    #[test]
+    fn t41_a_new_program_hears_of_its_own_ios_only() {
+        let id = ProgramId::new("p", 1);
+        let mut selector = Selector::new(2, Policy::Program(id));
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let give = |it: &mut Selector| {
+            let program = Listed {
+                answers: std::vec![Choice::FallBack],
+                calls: calls.clone(),
+            };
+            it.set_program(id, std::boxed::Box::new(program));
+        };
+        let select = |it: &mut Selector| {
+            let path = it.select(&REQUEST, &[VIEW; 2]).unwrap();
+            (path, it.ticket())
+        };
+        let ends = |it: &mut Selector, (path, ticket)| {
+            calls.lock().unwrap().clear();
+            let _ = it.complete(&done(path, ticket));
+            calls.lock().unwrap().len()
+        };
+        // The stand-in's, while there is none.
+        let first = select(&mut selector);
+        give(&mut selector);
+        let second = select(&mut selector);
+        // The same again; then with another policy between.
+        give(&mut selector);
+        let third = select(&mut selector);
+        selector.set_policy(Policy::Numa);
+        give(&mut selector);
+        let fourth = select(&mut selector);
+        for (io, count) in [(first, 0), (second, 0), (third, 0), (fourth, 1)] {
+            assert_eq!(ends(&mut selector, io), count);
+        }
     }
 }

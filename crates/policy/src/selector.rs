@@ -48,6 +48,8 @@ pub struct Selector {
     pub(crate) historical: HistoricalServiceTime,
     /// Of `program`; none until it is loaded.
     program: ProgramSlot,
+    /// Epoch of `program`: it learns the ends of no I/Os from before it was given. It wraps.
+    program_epoch: u8,
     /// The program in whose place `soonest` chooses.
     taken_out: Option<ProgramId>,
     /// Of the I/O placed last.
@@ -85,6 +87,7 @@ impl Selector {
             service_time: ServiceTime::new(1),
             historical: HistoricalServiceTime::default(),
             program: ProgramSlot::default(),
+            program_epoch: 0,
             taken_out: None,
             ticket: Ticket::default(),
         }
@@ -108,7 +111,7 @@ impl Selector {
         }
         let (in_flight, knobs) = (self.in_flight, self.knobs);
         let (present, has_others) = (self.present, self.has_others);
-        let epoch = self.soonest.next_epoch();
+        let (epoch, program_epoch) = (self.soonest.next_epoch(), self.program_epoch);
         *self = Self {
             in_flight,
             knobs,
@@ -117,6 +120,7 @@ impl Selector {
             soonest: Soonest::new(epoch),
             service_time: ServiceTime::new(epoch),
             weighted: WeightedLatency::new(epoch),
+            program_epoch,
             ..Self::new(self.paths, policy)
         };
     }
@@ -126,6 +130,7 @@ impl Selector {
         self.taken_out = None;
         self.set_policy(Policy::Program(id));
         self.program = ProgramSlot(Some(program));
+        self.program_epoch = self.program_epoch.wrapping_add(1);
     }
 
     /// Whether late reads may get a second copy, so that the caller has to ask about reads.
@@ -302,6 +307,7 @@ impl Selector {
         self.ticket = Ticket {
             units: request.length,
             class: program::TICKET_CLASS,
+            epoch: self.program_epoch,
             ..Ticket::default()
         };
         let in_flight = &self.in_flight[..self.paths];
@@ -451,9 +457,12 @@ impl Selector {
             }
             Policy::HistoricalServiceTime if learns => self.historical.sample(done),
             Policy::ServiceTime => self.service_time.end(path, &done.ticket),
-            // Of I/Os that another policy placed the length isn't known.
+            // Of I/Os that another policy placed the length isn't known, and a program that counts
+            // would take off what it never added.
             Policy::Program(_)
-                if path < self.paths && done.ticket.class == program::TICKET_CLASS =>
+                if path < self.paths
+                    && done.ticket.class == program::TICKET_CLASS
+                    && done.ticket.epoch == self.program_epoch =>
             {
                 if let Some(program) = &mut self.program.0 {
                     program.complete(done, done.ticket.units);
