@@ -77,7 +77,9 @@ impl LoadError {
     }
 }
 
-/// A program that has been checked: one instance of it has started and chosen.
+/// A program that has been checked: one instance of it has started and chosen. A copy has the same
+/// counts.
+#[derive(Clone)]
 pub struct Program {
     id: ProgramId,
     sha256: [u8; 32],

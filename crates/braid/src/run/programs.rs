@@ -22,10 +22,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the watcher compares.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How often a program that was not loaded is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// How often a program is given again to cores that have dropped it.
 const RETRIES_MAX: u8 = 10;
@@ -47,6 +50,8 @@ pub struct Programs {
 struct Loaded {
     id: ProgramId,
     how: Result<Program, String>,
+    /// When that was found out.
+    since: Instant,
     /// Files of the configuration among which it was looked for.
     files: Vec<PathBuf>,
     is_logged: bool,
@@ -60,6 +65,12 @@ struct Wanted {
     name: String,
     id: ProgramId,
     knobs: Knobs,
+}
+
+impl Wanted {
+    fn is(&self, volume: u16, id: ProgramId) -> bool {
+        (self.volume, self.id) == (volume, id)
+    }
 }
 
 impl Programs {
@@ -101,12 +112,18 @@ impl Programs {
             let bytes = program::read(&path);
             match bytes.and_then(|bytes| Program::new(id.name(), &bytes, options)) {
                 Ok(program) if program.id() == id => return Ok(program),
-                Ok(_) => whys.push(format!("{} has another content", path.display())),
+                Ok(_) => whys.push(format!(
+                    "{} has another content; braid reload, or braid policy load",
+                    path.display()
+                )),
                 Err(error) => whys.push(format!("{}: {error}", path.display())),
             }
         }
         Err(match whys.is_empty() {
-            true => format!("its file is not in {}", self.place()),
+            true => format!(
+                "its file is not in {}; braid policy load brings it again",
+                self.place()
+            ),
             false => whys.join("; "),
         })
     }
@@ -207,36 +224,43 @@ impl Service {
             let state = self.state();
             (wanted(&state), state.configured.program_files.clone())
         };
-        let gone = {
+        let gone: Vec<Loaded> = {
             let mut loaded = self.programs.loaded();
-            let is_wanted = |(number, it): &(u16, Loaded)| {
-                let mut all = wanted.iter();
-                all.any(|wanted| (wanted.volume, wanted.id) == (*number, it.id))
-            };
-            let all = std::mem::take(&mut *loaded).into_iter();
-            let (wanted, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = all.partition(is_wanted);
-            *loaded = wanted;
-            gone
+            let is_wanted =
+                |number: u16, it: &Loaded| wanted.iter().any(|wanted| wanted.is(number, it.id));
+            let (stay, gone) = std::mem::take(&mut *loaded)
+                .into_iter()
+                .partition::<BTreeMap<_, _>, _>(|(number, it)| is_wanted(*number, it));
+            *loaded = stay;
+            gone.into_values().collect()
         };
-        for it in gone.into_values() {
+        for it in gone {
             self.forget_program(it.id);
         }
         for it in &wanted {
-            let before = self.programs.loaded().remove(&it.volume);
-            let Some(mut loaded) = before else {
-                let found = self.programs.find(it.id, &files);
-                self.start_program(it, found, files.clone(), 0);
-                continue;
+            // The entry stays while its successor is made: it is shown meanwhile.
+            let again = match self.programs.loaded().get_mut(&it.volume) {
+                None => None,
+                Some(loaded) => match &loaded.how {
+                    // The volume came before the configuration that it is of, or what was wrong
+                    // may have been mended.
+                    Err(_) if loaded.files != files || loaded.since.elapsed() >= AGAIN => None,
+                    Err(_) => continue,
+                    Ok(program) => {
+                        let program = program.clone();
+                        if !self.is_to_be_given_again(it, loaded) {
+                            continue;
+                        }
+                        Some((program, loaded.retries + 1))
+                    }
+                },
             };
-            if loaded.how.is_err() && loaded.files != files {
-                // The volume came before the configuration that it is of.
-                let found = self.programs.find(it.id, &files);
-                self.start_program(it, found, files.clone(), 0);
-            } else if self.is_to_be_given_again(it, &mut loaded) {
-                self.start_program(it, loaded.how, loaded.files, loaded.retries + 1);
-            } else {
-                self.programs.loaded().insert(it.volume, loaded);
-            }
+            let (found, retries) = match again {
+                Some((program, retries)) => (Ok(program), retries),
+                None => (self.programs.find(it.id, &files), 0),
+            };
+            // One that is not loaded is shown as that, and tried again.
+            let _ = self.start_program((it.volume, it.id), found, files.clone(), retries);
         }
         !wanted.is_empty()
     }
@@ -265,13 +289,16 @@ impl Service {
     }
 
     /// Gives a program to all cores.
+    ///
+    /// # Errors
+    /// It can't be had, or the volume has another policy by now.
     fn start_program(
         &self,
-        of: &Wanted,
+        (volume, id): (u16, ProgramId),
         found: Result<Program, String>,
         files: Vec<PathBuf>,
         retries: u8,
-    ) {
+    ) -> Result<(), String> {
         let cores = self.senders.count();
         let started = found.and_then(|program| {
             let workshop = self.programs.workshop()?;
@@ -283,30 +310,36 @@ impl Service {
             Ok((runners, program)) => (runners, Ok(program)),
             Err(why) => (Vec::new(), Err(why)),
         };
-        {
-            // A policy is set while the state is held: a later one comes after this one.
+        let of = {
+            // A policy is set while the state is held: a later one comes after this one, and so do
+            // knobs.
             let state = self.state();
-            let is_wanted = |it: &Wanted| (it.volume, it.id) == (of.volume, of.id);
-            if !wanted(&state).iter().any(is_wanted) {
-                return;
-            }
-            self.senders
-                .set_program(of.volume, of.id, runners, of.knobs);
-        }
-        if let Err(why) = &how {
-            log::say(format!(
-                "{}: {} is not loaded, queue-depth chooses: {why}",
-                of.name, of.id
-            ));
-        }
+            let of = wanted(&state).into_iter().find(|it| it.is(volume, id));
+            let of = of.ok_or("another policy was set meanwhile")?;
+            self.senders.set_program(volume, id, runners, of.knobs);
+            of
+        };
+        let why = how.as_ref().err().cloned();
         let loaded = Loaded {
-            id: of.id,
+            id,
             how,
+            since: Instant::now(),
             files,
             is_logged: false,
             retries,
         };
-        self.programs.loaded().insert(of.volume, loaded);
+        let before = self.programs.loaded().insert(volume, loaded);
+        let Some(why) = why else {
+            return Ok(());
+        };
+        let before = before.filter(|it| it.id == id).and_then(|it| it.how.err());
+        if before.as_ref() != Some(&why) {
+            let name = of.name;
+            log::say(format!(
+                "{name}: {id} is not loaded, queue-depth chooses: {why}"
+            ));
+        }
+        Err(why)
     }
 
     pub(super) fn policy_load(&self, params: &ProgramParams) -> Result<Value, ControlError> {
@@ -332,21 +365,15 @@ impl Service {
             self.forget_program(id);
             return Err(why);
         }
-        let (volume, knobs) = {
-            let state = self.state();
-            let volume = state.volumes.number(name)?;
-            (volume, state.volumes[volume].of.knobs())
-        };
-        let before = self.programs.loaded().remove(&volume);
-        let wanted = Wanted {
-            volume,
-            name: name.clone(),
-            id,
-            knobs,
-        };
-        self.start_program(&wanted, Ok(program), Vec::new(), 0);
-        if let Some(before) = before.filter(|it| it.id != id) {
-            self.forget_program(before.id);
+        let volume = self.state().volumes.number(name)?;
+        let before = self.programs.loaded().get(&volume).map(|it| it.id);
+        let started = self.start_program((volume, id), Ok(program), Vec::new(), 0);
+        if let Some(before) = before.filter(|it| *it != id) {
+            self.forget_program(before);
+        }
+        if let Err(why) = started {
+            self.forget_program(id);
+            return Err(refused(why));
         }
         let shown = self.programs.show(volume, Policy::Program(id));
         Ok(json!({"volume": name, "program": shown}))

@@ -179,6 +179,19 @@ fn program_chooses_is_kept_and_unloaded() {
     assert_eq!(reads(&bed.volume())[0], before[0]);
     let diff = text(&root, &["diff"]);
     assert!(diff.contains(&id), "{diff}");
+    drop(client);
+    // A lost file is named, and found once it is there again.
+    bed.stop();
+    let kept = root.join("state/braid/programs");
+    let away = root.join("away");
+    fs::rename(&kept, &away).unwrap();
+    bed.run();
+    wait_until(|| (bed.volume()["program"]["state"] == "failed").then_some(()));
+    let said = String::from_utf8(ask(&root, &["check", "v0"]).stdout).unwrap();
+    assert!(said.contains("braid policy load brings it again"), "{said}");
+    fs::rename(&away, &kept).unwrap();
+    wait_until(|| (bed.volume()["program"]["state"] == "running").then_some(()));
+    let mut client = bed.client();
     // Another of the same name replaces it, and its file.
     let first = bed.module("second.wasm", "(i32.const 0)");
     json(&root, &["policy", "set", "v0", &format!("program:{first}")]);
