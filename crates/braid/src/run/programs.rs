@@ -375,6 +375,7 @@ impl Service {
             self.forget_program(id);
             return Err(refused(why));
         }
+        self.forget_other_kind(id, options);
         let shown = self.programs.show(volume, Policy::Program(id));
         Ok(json!({"volume": name, "program": shown}))
     }
@@ -443,6 +444,20 @@ impl Service {
         };
         if let Err(error) = removed {
             log::say(format!("the file of {id} is not removed: {error:#}"));
+        }
+    }
+
+    /// Removes the kept file of a program with the other options: `find` would take either.
+    fn forget_other_kind(&self, id: ProgramId, options: Options) {
+        let other = Options {
+            wasi: !options.wasi,
+        };
+        let is_used = self.programs.loaded().values().any(|it| {
+            let how = it.how.as_ref();
+            it.id == id && how.is_ok_and(|it| it.options() == other)
+        });
+        if !is_used && let Err(error) = state::remove(&self.programs.path(id, other)) {
+            log::say(format!("another file of {id} is not removed: {error:#}"));
         }
     }
 

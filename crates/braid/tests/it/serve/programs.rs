@@ -199,6 +199,16 @@ fn program_chooses_is_kept_and_unloaded() {
     let before = reads(&bed.volume());
     client.read_blocks(256, |number, data| assert_eq!(data[0], number as u8));
     assert_eq!(reads(&bed.volume())[1], before[1]);
+    // With WASI or without it: one file is kept.
+    for (options, kind) in [(&["--wasi"][..], ".wasi.wasm"), (&[], ".wasm")] {
+        let words = [&["policy", "load", "v0", &first], options].concat();
+        let loaded = json(&root, &words);
+        assert_eq!(loaded["program"]["wasi"], !options.is_empty());
+        let entry = fs::read_dir(&kept).unwrap().next().unwrap().unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let rest = name.strip_prefix("second@").unwrap();
+        assert_eq!((bed.kept(), &rest[16..]), (1, kind));
+    }
     let unloaded = text(&root, &["policy", "unload", "v0"]);
     assert_eq!(unloaded, "v0: round-robin\n");
     assert_eq!((bed.kept(), bed.volume()["program"].is_null()), (0, true));
