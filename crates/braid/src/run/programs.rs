@@ -19,6 +19,7 @@ use program::{Fault, Options, Program, Workshop};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
@@ -421,21 +422,7 @@ impl Service {
     /// volume, or a choice names it: of an engine with this state directory, whether or not it
     /// runs.
     fn forget_program(&self, id: ProgramId) {
-        if wanted(&self.state()).iter().any(|it| it.id == id) {
-            return;
-        }
-        let directory = self.choices().directory().to_owned();
-        let is_named = || -> std::io::Result<bool> {
-            let id = id.to_string();
-            for entry in fs::read_dir(&directory)? {
-                let choice = fs::read(entry?.path())?;
-                if choice.windows(id.len()).any(|it| it == id.as_bytes()) {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        };
-        let removed = match is_named() {
+        let removed = match self.is_named(id) {
             Ok(true) => return,
             Ok(false) => [false, true]
                 .into_iter()
@@ -445,6 +432,26 @@ impl Service {
         if let Err(error) = removed {
             log::say(format!("the file of {id} is not removed: {error:#}"));
         }
+    }
+
+    /// Whether a program is that of a volume, or a choice names it.
+    fn is_named(&self, id: ProgramId) -> std::io::Result<bool> {
+        if wanted(&self.state()).iter().any(|it| it.id == id) {
+            return Ok(true);
+        }
+        let directory = self.choices().directory().to_owned();
+        let id = id.to_string();
+        for entry in fs::read_dir(&directory)? {
+            let choice = match fs::read(entry?.path()) {
+                // Another choice is written, under another name until it is whole.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                choice => choice?,
+            };
+            if choice.windows(id.len()).any(|it| it == id.as_bytes()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Removes the kept file of a program with the other options: `find` would take either.
