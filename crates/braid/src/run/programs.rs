@@ -31,6 +31,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How often a program that was not loaded is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// Age from which a kept file that nothing names is nobody's.
+const ORPHAN: Duration = Duration::from_secs(60);
+
 /// How often a program is given again to cores that have dropped it.
 const RETRIES_MAX: u8 = 10;
 
@@ -434,6 +437,36 @@ impl Service {
         }
     }
 
+    /// Removes kept files that no volume has and no choice names: of an engine that was killed
+    /// before it made the choice, or of a choice that has gone with the engine down.
+    fn forget_orphans(&self) {
+        // One that is new may be that of another engine with this state directory, which makes the
+        // choice next.
+        let is_old = |path: &Path| -> std::io::Result<bool> {
+            let age = fs::metadata(path)?.modified()?.elapsed();
+            Ok(age.is_ok_and(|it| it >= ORPHAN))
+        };
+        let Ok(entries) = fs::read_dir(&self.programs.directory) else {
+            return; // none was ever loaded
+        };
+        for path in entries.flatten().map(|it| it.path()) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let stem = name.strip_suffix(".wasm");
+            let stem = stem.map(|it| it.strip_suffix(".wasi").unwrap_or(it));
+            let id = stem.and_then(|it| ProgramId::parse(&format!("program:{it}")).ok());
+            let is_orphan = match id {
+                Some(id) => self.is_named(id).map(|it| !it),
+                None => Ok(name.ends_with(".new")),
+            };
+            let is_orphan = is_orphan.and_then(|it| Ok(it && is_old(&path)?));
+            if let Ok(true) = is_orphan
+                && let Err(error) = state::remove(&path)
+            {
+                log::say(format!("the file of no program is not removed: {error:#}"));
+            }
+        }
+    }
+
     /// Whether a program is that of a volume, or a choice names it.
     fn is_named(&self, id: ProgramId) -> std::io::Result<bool> {
         if wanted(&self.state()).iter().any(|it| it.id == id) {
@@ -477,6 +510,7 @@ impl Service {
         let service = self.clone();
         let builder = thread::Builder::new().name("policies".into());
         let watch = move || {
+            service.forget_orphans();
             while !service.state().is_closed() {
                 match service.look_at_programs() {
                     true => thread::park_timeout(LOOK),

@@ -101,11 +101,17 @@ fn replace_by(
     let temporary = path.with_extension("new");
     let mut file = fs::File::create(&temporary)?;
     freeze::step("empty yet:", &path.display());
-    let bytes = bytes(&file)?;
-    file.write_all(&bytes)?;
-    file.sync_all()?;
-    freeze::step("not in its place yet:", &path.display());
-    fs::rename(&temporary, path)?;
+    let replaced = || {
+        file.write_all(&bytes(&file)?)?;
+        file.sync_all()?;
+        freeze::step("not in its place yet:", &path.display());
+        anyhow::Ok(fs::rename(&temporary, path)?)
+    };
+    if let Err(error) = replaced() {
+        // Without it the next write finds the room that this one lacked.
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
     freeze::step("in its place:", &path.display());
     Ok(sync_directory(path)?)
 }
@@ -134,6 +140,8 @@ mod tests {
             "{error:#}"
         );
         assert_eq!(read::<String>(&path).unwrap().unwrap(), "a");
+        let count = fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(count, 1, "the temporary file is left");
         let longest = "c".repeat(TEXT_BYTES_MAX as usize - 2); // and its quotes
         write(&path, &longest).unwrap();
         assert_eq!(read::<String>(&path).unwrap().unwrap(), longest);

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, SystemTime};
 
 const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/modules");
 
@@ -185,7 +186,27 @@ fn program_chooses_is_kept_and_unloaded() {
     let kept = root.join("state/braid/programs");
     let away = root.join("away");
     fs::rename(&kept, &away).unwrap();
+    // Nothing names these: the new one may be that of another engine.
+    fs::create_dir(&kept).unwrap();
+    let orphans = [
+        "a@0000000000000000.wasm",
+        "b@0000000000000000.new",
+        "c@0000000000000000.wasm",
+    ]
+    .map(|it| kept.join(it));
+    for (path, age) in orphans.iter().zip([100, 100, 0]) {
+        let file = fs::File::create(path).unwrap();
+        let then = SystemTime::now() - Duration::from_secs(age);
+        file.set_modified(then).unwrap();
+    }
     bed.run();
+    wait_until(|| {
+        (orphans
+            .iter()
+            .all(|it| it.exists() == it.ends_with(&orphans[2])))
+        .then_some(())
+    });
+    fs::remove_dir_all(&kept).unwrap();
     wait_until(|| (bed.volume()["program"]["state"] == "failed").then_some(()));
     let said = String::from_utf8(ask(&root, &["check", "v0"]).stdout).unwrap();
     assert!(said.contains("braid policy load brings it again"), "{said}");
