@@ -25,7 +25,7 @@ mod runner;
 mod wasi;
 mod workshop;
 
-pub use load::{LoadError, Options, Program, read};
+pub use load::{LoadError, Options, Program, id, read};
 pub use runner::{Counts, Fault, Runner, State};
 pub use workshop::Workshop;
 

@@ -112,6 +112,16 @@ pub fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
     }
 }
 
+/// Identity of a program with such a file.
+pub fn id(name: &str, bytes: &[u8]) -> ProgramId {
+    id_of(name, &Sha256::digest(bytes).into())
+}
+
+fn id_of(name: &str, sha256: &[u8; 32]) -> ProgramId {
+    let [a, b, c, d, e, f, g, h, ..] = *sha256;
+    ProgramId::new(name, u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+}
+
 impl Program {
     /// Checks a module and starts it once. Takes as long as translating it: some 5 MB/s.
     ///
@@ -122,9 +132,8 @@ impl Program {
             return Err(LoadError::TooLarge);
         }
         let sha256: [u8; 32] = Sha256::digest(bytes).into();
-        let [a, b, c, d, e, f, g, h, ..] = sha256;
         let it = Self {
-            id: ProgramId::new(name, u64::from_be_bytes([a, b, c, d, e, f, g, h])),
+            id: id_of(name, &sha256),
             sha256,
             bytes: bytes.into(),
             options,

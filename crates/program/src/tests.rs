@@ -235,7 +235,9 @@ fn slow_workshop_does_not_keep_a_bad_program() {
 
 #[test]
 fn identity_is_the_name_and_the_hash() {
-    let program = load(&choosing("(i32.const 0)")).unwrap();
+    let bytes = choosing("(i32.const 0)");
+    let program = load(&bytes).unwrap();
+    assert_eq!(id("test", &bytes), program.id());
     let shown = program.id().to_string();
     assert!(shown.starts_with("program:test@"), "{shown}");
     assert!(

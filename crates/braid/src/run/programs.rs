@@ -113,10 +113,15 @@ impl Programs {
         let configured = configured.iter().map(|it| (it.clone(), Options::default()));
         let mut whys = Vec::new();
         for (path, options) in kept.chain(configured) {
+            // Another one is not translated to find out that it is another.
             let bytes = program::read(&path);
-            match bytes.and_then(|bytes| Program::new(id.name(), &bytes, options)) {
-                Ok(program) if program.id() == id => return Ok(program),
-                Ok(_) => whys.push(format!(
+            let program = bytes.and_then(|bytes| match program::id(id.name(), &bytes) == id {
+                true => Program::new(id.name(), &bytes, options).map(Some),
+                false => Ok(None),
+            });
+            match program {
+                Ok(Some(program)) => return Ok(program),
+                Ok(None) => whys.push(format!(
                     "{} has another content; braid reload, or braid policy load",
                     path.display()
                 )),

@@ -169,6 +169,7 @@ fn program_chooses_is_kept_and_unloaded() {
     drop(client);
     bed.stop();
     bed.run();
+    wait_until(|| (bed.volume()["program"]["state"] == "running").then_some(()));
     let listed = json(&root, &["policy", "list"])["programs"][0].clone();
     assert_eq!(
         (&listed["sha256"], &listed["volume"]),
