@@ -229,7 +229,7 @@ impl Program {
             let known = name == ("env", "abort") || (self.options.wasi && name.0 == wasi::WASI);
             if !known {
                 let hint = match name.0 == wasi::WASI {
-                    true => "; programs of Go need --wasi",
+                    true => "; load it with braid policy load --wasi",
                     false => "",
                 };
                 let name = format!("{}.{}", name.0, name.1);

@@ -489,6 +489,9 @@ fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
 }
 
 fn load_program(volume: &str, file: &Path, wasi: bool, common: &Common) -> anyhow::Result<()> {
+    if file.as_os_str().is_empty() {
+        return Err(Usage::error("a program needs the name of its file"));
+    }
     // The engine has another working directory.
     let absolute = std::path::absolute(file);
     let absolute = absolute.with_context(|| file.display().to_string())?;

@@ -71,8 +71,8 @@ fn unknown_imports_are_refused_by_name() {
         ),
         (
             "\"wasi_snapshot_preview1\" \"fd_write\" (func)",
-            "imports wasi_snapshot_preview1.fd_write, which does not exist; programs of Go need \
-             --wasi",
+            "imports wasi_snapshot_preview1.fd_write, which does not exist; load it with \
+             braid policy load --wasi",
         ),
     ] {
         assert_eq!(refusal(&parts(import)), why);

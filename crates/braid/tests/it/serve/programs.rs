@@ -342,6 +342,10 @@ fn programs_that_are_none_are_refused_with_a_reason() {
     }
     let (code, said) = refused(&root, &["policy", "load", "v7", "text.wasm"]);
     assert!(code == Some(2) && said.contains("v7"), "{said}");
+    for words in [["load", "v0", ""], ["set", "v0", "program:"]] {
+        let (code, said) = refused(&root, &[&["policy"], &words[..]].concat());
+        assert!(code == Some(2) && said.contains("its file"), "{said}");
+    }
     assert_eq!(
         (bed.volume()["policy"].clone(), bed.kept()),
         (json!("queue-depth"), 0)
