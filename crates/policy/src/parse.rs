@@ -319,7 +319,9 @@ impl fmt::Display for PolicyError {
             Self::NoSuchPath(paths) => {
                 write!(f, "devid: the volume has no such path; it has 1 to {paths}")
             }
-            Self::IsAProgram => f.write_str("a program is loaded from its file, not set"),
+            Self::IsAProgram => f.write_str(
+                "a program works in `braid run` (braid policy load) and in braid sim only",
+            ),
             Self::NotAProgram => f.write_str("not a program, as in program:name@0123456789abcdef"),
             Self::NotANumber => f.write_str(
                 "round-robin takes a whole number of bytes, as in round-robin:262144 or \
