@@ -173,7 +173,8 @@ pub(crate) fn outcome_of_failed_flush(outcome: Outcome) -> Outcome {
     }
 }
 
-/// Whether a flush was begun and has failed: no queue without a server, nor its controller's answer.
+/// Whether a flush was begun and has failed: no queue without a server, nor its controller's
+/// answer.
 pub(crate) fn is_failed_flush(result: Result<(), DeviceError>) -> bool {
     use DeviceError::{Lost, NotBegun, Nvme};
     !matches!(result, Ok(()) | Err(Lost | NotBegun | Nvme(_)))

@@ -196,9 +196,9 @@ impl Volume {
         most_ns.saturating_sub(spent_ns)
     }
 
-    /// Until when an I/O waits that all paths have refused: a queue whose server has ended says so at
-    /// once, while of a controller the connection is lost. `None`: it is not so, or none was done
-    /// for `fast_io_fail_tmo`. A mirror reads elsewhere, and a flush waits below.
+    /// Until when an I/O waits that all paths have refused: a queue whose server has ended says so
+    /// at once, while of a controller the connection is lost. `None`: it is not so, or none was
+    /// done for `fast_io_fail_tmo`. A mirror reads elsewhere, and a flush waits below.
     fn refused_until_ns(&mut self, slot: &Slot, at: PathIndex, now_ns: u64) -> Option<u64> {
         let may_wait = slot.io.op != IoOp::Flush && !self.leg.is_here();
         if slot.history.attempt != AttemptEnd::Refused || !may_wait || !self.paths[at].is_live() {

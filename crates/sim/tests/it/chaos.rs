@@ -322,7 +322,7 @@ fn core_that_stands_still_for_10_s_loses_nothing() {
             fault(Kind::FreezeHost, 300, 10_000, 64 * core),
             fault(Kind::ClientReset, 2_000, 5, 0),
         ];
-        let report = run::run(&plan);
+        let report = run::run(&plan, &Modules::new());
         let (seed, found) = (plan.seed, &report.finding);
         assert!(found.is_none(), "seed {seed}: {found:?}");
         assert_eq!(report.missed, [], "seed {seed}");
