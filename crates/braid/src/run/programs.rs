@@ -34,6 +34,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Age from which a kept file that nothing names is nobody's.
 const ORPHAN: Duration = Duration::from_secs(60);
 
+/// How often choices are read again of which one had another name before it was read.
+const SCANS_MAX: usize = 8;
+
 /// How often a program is given again to cores that have dropped it.
 const RETRIES_MAX: u8 = 10;
 
@@ -445,6 +448,7 @@ impl Service {
     /// Removes kept files that no volume has and no choice names: of an engine that was killed
     /// before it made the choice, or of a choice that has gone with the engine down.
     fn forget_orphans(&self) {
+        let _changes = self.programs.changes();
         // One that is new may be that of another engine with this state directory, which makes the
         // choice next.
         let is_old = |path: &Path| -> std::io::Result<bool> {
@@ -477,19 +481,25 @@ impl Service {
         if wanted(&self.state()).iter().any(|it| it.id == id) {
             return Ok(true);
         }
-        let directory = self.choices().directory().to_owned();
+        // Held, so that no choice of this engine changes while they are read.
+        let choices = self.choices();
         let id = id.to_string();
-        for entry in fs::read_dir(&directory)? {
-            let choice = match fs::read(entry?.path()) {
-                // Another choice is written, under another name until it is whole.
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                choice => choice?,
-            };
-            if choice.windows(id.len()).any(|it| it == id.as_bytes()) {
-                return Ok(true);
+        let is_named = || -> std::io::Result<bool> {
+            for entry in fs::read_dir(choices.directory())? {
+                let choice = fs::read(entry?.path())?;
+                if choice.windows(id.len()).any(|it| it == id.as_bytes()) {
+                    return Ok(true);
+                }
             }
-        }
-        Ok(false)
+            Ok(false)
+        };
+        // A choice of another engine gets its name while they are read: it may name the program.
+        let is_gone = |it: &std::io::Result<bool>| {
+            let error = it.as_ref().err();
+            error.is_some_and(|error| error.kind() == ErrorKind::NotFound)
+        };
+        let mut all = (0..SCANS_MAX).map(|_| is_named());
+        all.find(|it| !is_gone(it)).unwrap_or(Ok(true))
     }
 
     /// Removes the kept file of a program with the other options: `find` would take either.
