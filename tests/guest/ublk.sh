@@ -47,7 +47,7 @@ configuration() {
 without() { left_out=$1 && configuration && left_out=; }
 # begin ARGUMENTS: an engine with that configuration.
 begin() {
-    braid run -c /tmp/braid.toml --socket $control "$@" >>/tmp/run.log 2>&1 &
+    braid run -c /tmp/braid.toml --socket $control "$@" >>/tmp/run.log 2>&1 9<&- &
     run=$!
 }
 # ended PID: ends well.
@@ -82,6 +82,15 @@ check mirror_is_made braid mirror create --force m0 file:/tmp/leg0 file:/tmp/leg
 begin
 ended "$run" && fail no_driver "it started" || ok no_driver
 same driver_is_named "$(grep -c 'modprobe ublk_drv' /tmp/run.log)" 1
+printf '[[volume]]\nname = "r0"\n[[volume.path]]\nuri = "mem:16MiB"\n' >/tmp/braid.toml
+printf '[[volume.export]]\nnbd = "unix:/tmp/r0.sock"\n' >>/tmp/braid.toml
+begin
+reaches engine_without_nodes 60 braid check r0 --socket $control
+refused attach_without_driver braid attach r0 --socket $control
+same other_ways_are_named "$(grep -c 'nbd-client -unix /tmp/r0.sock -N r0' /tmp/said)" 1
+kill "$run"
+wait "$run"
+configuration >/tmp/braid.toml
 modprobe ublk_drv
 begin
 for id in 0 7; do reaches node_$id 60 test -b /dev/ublkb$id; done
@@ -216,23 +225,25 @@ killed
 served_or_lost() { later 7 || says v1 "beyond repair"; }
 reaches take_over_ends_or_is_said 60 served_or_lost
 later 7 && echo "it was taken over" || echo "it is beyond repair"
+same no_bug_of_the_kernel "$(dmesg | grep -c 'BUG:')" 0
 
 # No path is there: settings wait for I/O, and the engine can be killed nevertheless.
 queue=/sys/block/ublkb7/queue
 reaches settings_of_the_second 30 fewer
-echo 128 >$queue/nr_requests
+(while [ ! -e /tmp/lowered ] && echo 128 >$queue/nr_requests; do sleep 1; done) &
 for port in 1 2; do lose $port; done
 reaches no_path 60 sh -c "braid check v1 --socket $control -o json | jq -r .state | grep -q down"
 fio --name=waits --filename=/dev/ublkb7 --direct=1 --rw=randwrite --bs=4k --ioengine=libaio \
     --iodepth=16 --size=1m --eta=never --output=/tmp/waits.out &
 load=$!
-reaches settings_wait 120 says v1 "not set yet"
+reaches settings_wait 180 says v1 "not set yet"
+touch /tmp/lowered
 lines=$(wc -l </tmp/run.log)
 killed
 for port in 1 2; do restore $port; done
 reaches taken_over_while_settings_wait 60 later 7
 ended "$load" && ok load_that_waited || fail load_that_waited "$(cat /tmp/waits.out)"
-reaches settings_in_force_at_last 60 fewer
+reaches settings_in_force_at_last 120 fewer
 same no_error_of_the_kernel "$(dmesg | grep -c 'I/O error')" 0
 
 # Removed by force while its I/O waits: the engine goes on.
@@ -250,6 +261,21 @@ for port in 1 2; do restore $port; done
 wait "$load"
 reaches reload_goes_through 60 braid reload --socket $control
 same node_is_gone "$(ls /dev/ublkb7 2>/dev/null)" ""
+# By verb.
+refused node_of_the_file_is_not_detached braid detach v0 --socket $control
+node=$(braid attach v1 --socket $control)
+check node_is_attached test -b "$node"
+same attached_once "$(braid attach v1 --socket $control)" "$node"
+exec 9<"$node"
+refused detach_spares_an_open_node braid detach v1 --socket $control
+same process_is_named_again "$(grep -c "process $$ " /tmp/said)" 1
+lines=$(wc -l </tmp/run.log)
+killed
+reaches attached_node_is_taken_over 60 later "${node#/dev/ublkb}"
+check attached_node_is_read dd if="$node" of=/dev/null bs=4k count=1 iflag=direct
+exec 9<&-
+check detaches braid detach v1 --socket $control
+same detached_node_is_gone "$(ls "$node" 2>/dev/null)" ""
 kill "$run"
 wait "$run"
 same ends_well $? 0

@@ -3,6 +3,7 @@
 //! The table is the list of methods; the types below it are their parameters as they stand on the
 //! socket. An optional key is left out there where it says nothing.
 use super::exports::ExportParams;
+use super::ublk::attached::{AttachParams, DetachParams};
 use crate::control::call::Nothing;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -50,6 +51,10 @@ service::calls! {
         "export.add" => ExportAdd(ExportParams) long,
         /// See `exports`.
         "export.remove" => ExportRemove(ExportParams) long,
+        /// See `ublk`.
+        "attach" => Attach(AttachParams) long,
+        /// See `ublk`.
+        "detach" => Detach(DetachParams) long,
         /// See `paths`, as of all `path.…`.
         "path.add" => PathAdd(PathParams) long,
         /// By URI or number, as all below.
@@ -301,6 +306,8 @@ impl EngineCall {
             Self::PolicyLoad(it) => Some(&mut it.volume),
             Self::Knob(it) => Some(&mut it.volume),
             Self::ExportAdd(it) | Self::ExportRemove(it) => Some(&mut it.volume),
+            Self::Attach(it) => Some(&mut it.volume),
+            Self::Detach(it) => Some(&mut it.volume),
             Self::PathAdd(it)
             | Self::PathRemove(it)
             | Self::PathFail(it)

@@ -6,6 +6,7 @@ use super::call::{
 };
 use super::explain::ExplainArgs;
 use super::exports::ExportParams;
+use super::ublk::attached::{AttachParams, DetachParams};
 use super::{live, stat};
 use crate::cli::Usage;
 use crate::control::access::{Mode, Name};
@@ -107,6 +108,27 @@ pub enum EngineVerb {
     Export {
         #[command(subcommand)]
         verb: ExportVerb,
+    },
+    /// Make a volume a block device of this machine's kernel, and print it: until it is detached,
+    /// or the engine stops while nothing uses it
+    Attach {
+        /// Volume
+        volume: String,
+        /// Refuse writes
+        #[arg(long)]
+        read_only: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Remove the block device of a volume that was attached
+    Detach {
+        /// Volume
+        volume: String,
+        /// Also while it is used: what is not written yet is lost
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        common: Common,
     },
     /// Take the namespace that a volume's paths lead to now as its own: it is another one than
     /// before, and was not opened
@@ -363,6 +385,32 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
             })
         }
         EngineVerb::Export { verb } => export(verb),
+        EngineVerb::Attach {
+            volume,
+            read_only,
+            common,
+        } => {
+            let call = EngineCall::Attach(AttachParams {
+                volume: volume.clone(),
+                read_only: *read_only,
+            });
+            common.show(&call, |text, value| {
+                writeln!(text, "{}", word(&value["node"]))
+            })
+        }
+        EngineVerb::Detach {
+            volume,
+            force,
+            common,
+        } => {
+            let call = EngineCall::Detach(DetachParams {
+                volume: volume.clone(),
+                force: *force,
+            });
+            common.show(&call, |text, value| {
+                writeln!(text, "{} removed", word(&value["node"]))
+            })
+        }
         EngineVerb::Accept { volume, common } => {
             let volume = volume.clone();
             // A mirror starts meanwhile.

@@ -40,7 +40,7 @@ pub use mirror::{ASSEMBLE_WAIT_NS, Kind, LEG_QUIESCE_NS, LegKeys, end, leg_name}
 use multipath::AnaUse;
 use multipath::health::Limits;
 use policy::{Hedging, Knobs, Policy};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -447,7 +447,8 @@ pub enum UblkNumber {
 }
 
 /// A volume as a block device of the kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NodeKeys {
     /// Number; `None`: the driver chooses it.
     pub number: Option<u32>,

@@ -626,6 +626,8 @@ impl Methods for Service {
             EngineCall::PendingCancel(params) => self.cancel_pending(params.id, by),
             EngineCall::ExportAdd(params) => self.export_add(&params, by),
             EngineCall::ExportRemove(params) => self.export_remove(&params, by),
+            EngineCall::Attach(params) => self.attach(&params, by),
+            EngineCall::Detach(params) => self.detach(&params, by),
             EngineCall::PathAdd(params) => self.path_add(&params, by),
             EngineCall::PathRemove(params) => self.path_remove(&params, by),
             EngineCall::PathFail(params) => self.path_admin(&params, AdminState::Failed, by),

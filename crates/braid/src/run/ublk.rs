@@ -1,6 +1,7 @@
 //! Nodes: volumes as block devices of this machine's kernel (`/dev/ublkbN`).
 //!
 //! * [`order`]: parameters of a node, and the next step for it; [`record`]: which data it has
+//! * [`attached`]: nodes by verb
 //! * [`attach`]: its queues come to the cores; [`takeover`]: after the death of an engine
 //! * [`settings`]: by which the driver notices that; [`helper`]: children that do what may wait for
 //!   I/O; [`holders`]: users of a node
@@ -16,6 +17,7 @@
 //!
 //! No thread of the engine does what may wait for I/O of a node, such as a stop of its device.
 mod attach;
+pub mod attached;
 mod driver;
 pub mod helper;
 mod holders;
@@ -24,7 +26,7 @@ mod record;
 mod settings;
 mod takeover;
 
-use super::config::{Config, NodeKeys};
+use super::config::{Config, NodeKeys, Volume};
 use super::registry::Registry;
 use super::rename::Renames;
 use super::service::Service;
@@ -38,7 +40,7 @@ use engine::host::VolumeInfo;
 use engine::mirror::MIRRORS_FROM;
 use helper::Started;
 use order::{Asked, Step};
-use record::{DataId, NodeRecord, NodeRecords};
+use record::{DataId, NodeRecord, NodeRecords, Recovery};
 use settings::Settings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -143,6 +145,8 @@ pub struct Nodes {
     /// Serves them.
     thread: OnceLock<Thread>,
     shown: Mutex<Shown>,
+    /// Nodes by verb, by the names of their volumes. Nothing is locked while this is.
+    attached: Mutex<BTreeMap<String, NodeKeys>>,
 }
 
 /// Before threads that serve nodes start: sees whether the nodes of a configuration can be had.
@@ -201,12 +205,16 @@ pub fn changes(before: &Config, after: &Config) -> Vec<String> {
 }
 
 /// While it is there no node is brought up.
-pub struct Held<'a>(MutexGuard<'a, Inner>);
+pub struct Held<'a> {
+    nodes: &'a Nodes,
+    inner: MutexGuard<'a, Inner>,
+}
 
 impl Held<'_> {
     /// Volumes have other names.
     pub fn rename(&mut self, names: &Renames) {
-        let inner = &mut *self.0;
+        let inner = &mut *self.inner;
+        names.apply_to_keys(&mut self.nodes.attached());
         for it in &mut inner.live {
             names.apply(&mut it.name);
             let record = inner.records.find(it.id, it.mark).cloned();
@@ -250,11 +258,16 @@ impl Nodes {
             }),
             thread: OnceLock::new(),
             shown: Mutex::default(),
+            attached: Mutex::default(),
         }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attached(&self) -> MutexGuard<'_, BTreeMap<String, NodeKeys>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
@@ -341,7 +354,8 @@ impl Service {
     fn tell_orphans(&self) {
         let mut inner = self.nodes.inner();
         let of_engine = inner.records.all().iter();
-        let of_engine = of_engine.filter(|it| it.engine == self.nodes.engine);
+        let of_engine =
+            of_engine.filter(|it| it.engine == self.nodes.engine && it.attached.is_none());
         let all: Vec<NodeRecord> = of_engine.cloned().collect();
         for it in all {
             let volume = self.state().configured.volume(&it.volume).cloned();
@@ -370,6 +384,7 @@ impl Service {
             return None;
         }
         self.end_removals(&mut inner);
+        self.take_up_attached(&mut inner);
         let wanted = self.wanted_nodes();
         let mut waits = (!wanted.is_empty() || !inner.live.is_empty()).then_some(LATER);
         for it in &wanted {
@@ -410,6 +425,12 @@ impl Service {
     }
 
     fn wanted_nodes(&self) -> Vec<Wanted> {
+        let attached = self.nodes.attached().clone();
+        self.ready_volumes(|of| of.node().or_else(|| attached.get(&of.name).cloned()))
+    }
+
+    /// Volumes that are ready and have a node by `keys`.
+    fn ready_volumes(&self, keys: impl Fn(&Volume) -> Option<NodeKeys>) -> Vec<Wanted> {
         let state = self.state();
         let nodes = state.configured.volumes.iter().filter_map(|it| it.node());
         let reserved: BTreeSet<u32> = nodes.filter_map(|it| it.number).collect();
@@ -417,7 +438,7 @@ impl Service {
         let wanted = volumes.filter_map(|(volume, of)| {
             let it = state.volumes.get(volume)?;
             let info = it.info.filter(|_| it.stopped.is_none())?;
-            let keys = of.node()?;
+            let keys = keys(&of)?;
             let mut cores: Vec<u16> = self.senders.cores_of_clients(volume).into_iter().collect();
             if self.senders.seats(volume).keeps_home() {
                 cores = vec![self.senders.core_of(volume) as u16];
@@ -526,7 +547,8 @@ impl Service {
             data,
             block_bytes: 1 << params.block_shift,
             bytes: params.sectors * 512,
-            is_recovering: false,
+            recovery: Recovery::None,
+            attached: self.nodes.attached().get(&wanted.name).cloned(),
         };
         let kept = inner.records.keep(record);
         kept.map_err(|error| format!("its record can't be kept: {error:#}"))?;
@@ -557,11 +579,11 @@ impl Service {
             return Err(why.clone());
         }
         let record = inner.records.find(key.0, key.1);
-        let is_begun = record.is_some_and(|it| it.is_recovering);
+        let before = record.map_or(Recovery::None, |it| it.recovery);
         let mut it = Attaching::new(self, inner, wanted, info)?;
         // A descriptor for the device.
         it.spare = Some(fs::File::open("/dev/null").map_err(|error| format!("{path}: {error}"))?);
-        let ended = take_over(&mut it, info.queues, is_begun);
+        let ended = take_over(&mut it, info.queues, before, info.pid);
         let queues = std::mem::take(&mut it.queues);
         match ended {
             TakenOver::Later => Ok(None),
@@ -577,7 +599,8 @@ impl Service {
             }
             TakenOver::Done => {
                 log::say(format!("{}: took over {path}", wanted.name));
-                note_recovering(inner, key, false, |it| {
+                note(inner, key, |it| {
+                    it.recovery = Recovery::None;
                     it.engine.clone_from(&self.nodes.engine);
                     it.volume.clone_from(&wanted.name);
                 })
@@ -660,8 +683,10 @@ impl Service {
     /// Nodes of volumes that a configuration gives none, or another one; also those that wait for
     /// this engine.
     fn nodes_to_remove(&self, inner: &Inner, new: &Config) -> Vec<Leaving> {
+        let attached = self.nodes.attached().clone();
         let leaves = |name: &str, is_it: &dyn Fn(&NodeKeys) -> bool| {
-            let keys = new.volume(name).and_then(|it| it.node());
+            let keys = |of: &Volume| of.node().or_else(|| attached.get(name).cloned());
+            let keys = new.volume(name).and_then(keys);
             !keys.is_some_and(|keys| is_it(&keys))
         };
         let live = inner.live.iter();
@@ -701,7 +726,7 @@ impl Service {
     pub fn spare_nodes(&self, new: &Config, force: bool) -> anyhow::Result<()> {
         let mut inner = self.nodes.inner();
         for it in self.nodes_to_remove(&inner, new) {
-            if !force && is_there(&mut inner, &it) {
+            if !force && is_there(&mut inner, it.id, it.mark) {
                 let child = Started::unused(it.id).map_err(|why| anyhow!("{why}"));
                 let ended = child?.wait(REMOVE_WAIT);
                 let ended = ended.unwrap_or_else(|| Err("its users are not known yet".into()));
@@ -732,13 +757,14 @@ impl Service {
         let mut inner = self.nodes.inner();
         let mut words = Vec::new();
         for it in self.nodes_to_remove(&inner, new) {
-            if is_there(&mut inner, &it) {
+            if is_there(&mut inner, it.id, it.mark) {
                 let removed = self.take_down(&mut inner, &it, force);
                 let path = removed.with_context(|| format!("volume {}", it.name))?;
                 words.push(format!("removed {path}"));
             }
         }
-        Ok((words, Held(inner)))
+        let nodes = &self.nodes;
+        Ok((words, Held { nodes, inner }))
     }
 
     /// Removes the node of a volume that is to leave. Until the result is dropped none is brought
@@ -757,7 +783,8 @@ impl Service {
         if let Some(it) = node {
             self.take_down(&mut inner, &it, force)?;
         }
-        Ok(Held(inner))
+        let nodes = &self.nodes;
+        Ok(Held { nodes, inner })
     }
 
     /// The engine stops: nodes that are not used are removed, others wait for the next engine.
@@ -785,20 +812,18 @@ impl Service {
     }
 }
 
-/// Notes in the record of a device whether it may be taken over just now.
+/// Changes the record of a device.
 ///
 /// # Errors
 /// It can't be written.
-fn note_recovering(
+fn note(
     inner: &mut Inner,
     (id, mark): (u32, u64),
-    is_recovering: bool,
     change: impl FnOnce(&mut NodeRecord),
 ) -> Result<(), String> {
     let Some(mut record) = inner.records.find(id, mark).cloned() else {
         unreachable!("a device is taken over by its record");
     };
-    record.is_recovering = is_recovering;
     change(&mut record);
     let kept = inner.records.keep(record);
     kept.map_err(|error| format!("its record can't be kept: {error:#}"))

@@ -1,6 +1,7 @@
 //! Queues of a device on their way to the cores, whether it is new or taken over.
+use super::record::Recovery;
 use super::takeover::TakesOver;
-use super::{Inner, SOON, STEP_WAIT, Wanted, note_recovering};
+use super::{Inner, SOON, STEP_WAIT, Wanted, note};
 use crate::log;
 use crate::run::service::Service;
 use cores::{Begun, NodeQueue, RunControl, UblkControl};
@@ -25,6 +26,8 @@ pub struct Attaching<'a> {
     wanted: &'a Wanted,
     id: u32,
     mark: u64,
+    /// The process that served it last.
+    pid: i32,
     depth: u16,
     count: u16,
     /// Rings of queues that have no core yet.
@@ -57,6 +60,7 @@ impl<'a> Attaching<'a> {
             wanted,
             id: info.id,
             mark: info.server_flags,
+            pid: info.pid,
             depth: info.depth,
             count: info.queues,
             rings: rings.map_err(|error| format!("{}: {error}", node_path(info.id)))?,
@@ -103,7 +107,16 @@ impl Attaching<'_> {
 
 impl TakesOver for Attaching<'_> {
     fn note_begun(&mut self) -> Result<(), String> {
-        note_recovering(self.inner, (self.id, self.mark), true, |_| {})
+        let key = (self.id, self.mark);
+        note(self.inner, key, |it| it.recovery = Recovery::Begun)
+    }
+
+    fn note_fetching(&mut self) -> Result<(), String> {
+        // A process that has the number of the one before is not told from it.
+        let own = std::process::id() as i32;
+        let pid = (own != self.pid).then_some(own);
+        let key = (self.id, self.mark);
+        note(self.inner, key, |it| it.recovery = Recovery::Fetching(pid))
     }
 
     fn begin(&mut self) -> Result<(), Errno> {
@@ -177,7 +190,7 @@ impl TakesOver for Attaching<'_> {
         self.control().end_recovery(id)
     }
 
-    fn pause(&mut self, step: &str, why: Errno) {
+    fn pause(&mut self, step: &str, why: &str) {
         if self.said.is_none_or(|at| at.elapsed() > SAY_AGAIN) {
             self.said = Some(Instant::now());
             let path = device_path(self.id);

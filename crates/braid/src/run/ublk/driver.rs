@@ -1,6 +1,6 @@
 //! The driver, as the thread of nodes asks it: what cannot wait for I/O.
+use super::Inner;
 use super::order::{self, Device};
-use super::{Inner, Leaving};
 use std::fs;
 use sys::Errno;
 use sys::ublk::{Control, Phase, node_path};
@@ -27,10 +27,10 @@ pub fn opened(control: &mut Option<Control>) -> Result<&mut Control, String> {
 }
 
 /// Whether the device of a record is there.
-pub fn is_there(inner: &mut Inner, of: &Leaving) -> bool {
+pub fn is_there(inner: &mut Inner, id: u32, mark: u64) -> bool {
     let control = opened(&mut inner.control).ok();
-    let info = control.and_then(|control| control.info(of.id).ok());
-    info.is_some_and(|it| it.server_flags == of.mark)
+    let info = control.and_then(|control| control.info(id).ok());
+    info.is_some_and(|it| it.server_flags == mark)
 }
 
 /// All devices of the driver.

@@ -7,6 +7,7 @@
 //! without a record is another server's. Records are dropped with their devices, and those of an
 //! earlier boot at the start.
 use crate::mirror::same::Storage;
+use crate::run::config::NodeKeys;
 use crate::run::known::Shown;
 use crate::run::mirrors::IdText;
 use crate::run::registry::Registry;
@@ -93,6 +94,19 @@ impl fmt::Display for DataId {
     }
 }
 
+/// How far a take-over may have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Recovery {
+    /// None is under way.
+    None,
+    /// The driver may have been told that it begins; no queue has fetched.
+    Begun,
+    /// Some queues may have fetched. The process that took it over, where the driver tells it from
+    /// the one before: it has that one's number once the take-over has ended.
+    Fetching(Option<i32>),
+}
+
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -113,8 +127,11 @@ pub struct NodeRecord {
     pub block_bytes: u32,
     /// Size.
     pub bytes: u64,
-    /// An engine may have begun to take it over, and not ended that.
-    pub is_recovering: bool,
+    /// How far an engine may have come that took it over, and did not end that.
+    pub recovery: Recovery,
+    /// As it was attached by verb, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<NodeKeys>,
 }
 
 /// Records of this boot.
@@ -237,7 +254,8 @@ pub(super) mod tests {
             data,
             block_bytes: 4096,
             bytes: 1 << 30,
-            is_recovering: false,
+            recovery: Recovery::None,
+            attached: None,
         }
     }
 
@@ -289,10 +307,18 @@ pub(super) mod tests {
         let state = directory.path();
         let mut it = NodeRecords::read_of(state, "this");
         it.keep(record(3, u64::MAX, namespace(1))).unwrap();
-        it.keep(record(3, 7, namespace(2))).unwrap();
+        let attached = NodeKeys {
+            number: None,
+            read_only: true,
+        };
+        let of_verb = NodeRecord {
+            attached: Some(attached),
+            ..record(3, 7, namespace(2))
+        };
+        it.keep(of_verb.clone()).unwrap();
         let again = NodeRecords::read_of(state, "this");
         assert_eq!(again.all().len(), 2, "one number, two devices");
-        assert_eq!(again.find(3, 7).unwrap().data, namespace(2));
+        assert_eq!(*again.find(3, 7).unwrap(), of_verb);
         assert_eq!(again.find(3, u64::MAX).unwrap().data, namespace(1));
         it.remove(3, 7).unwrap();
         fs::write(state.join("nodes/9-0.json"), "{").unwrap();

@@ -6,9 +6,11 @@
 //! wait until the machine starts anew. So all that can fail is done before, a step that fails for
 //! want of something is tried again for as long as it takes, and nothing is given up.
 //!
-//! A record says that it may have begun. With it, an engine goes on where another one ended before
-//! it had mapped a queue; after that the driver has the memory of the process that is gone, and no
-//! other one can map them.
+//! A record says how far it may have come. With it, an engine goes on where another one ended
+//! before it had mapped a queue; after that the driver has the memory of the process that is gone,
+//! and no other one can map them. Where some queues had fetched and others not, another begin makes
+//! the driver of Linux 6.12 follow a null pointer: there is none then.
+use super::record::Recovery;
 use sys::Errno;
 
 /// The driver, the cores and the record, as a take-over needs them.
@@ -18,6 +20,11 @@ pub trait TakesOver {
     /// # Errors
     /// The file can't be written.
     fn note_begun(&mut self) -> Result<(), String>;
+    /// Records that queues may have fetched.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    fn note_fetching(&mut self) -> Result<(), String>;
     /// Begins it.
     ///
     /// # Errors
@@ -44,8 +51,12 @@ pub trait TakesOver {
     /// Final.
     fn end(&mut self) -> Result<(), Errno>;
     /// A step failed, and is tried again after this.
-    fn pause(&mut self, step: &str, why: Errno);
+    fn pause(&mut self, step: &str, why: &str);
 }
+
+/// Why a device is lost.
+const DIED: &str =
+    "an engine died while it took it over, and the driver keeps its queues for that process";
 
 /// How a take-over ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,10 +71,22 @@ pub enum TakenOver {
     Lost(String),
 }
 
-/// Takes a device over. `is_begun`: a record says that it may have begun.
-pub fn take_over(it: &mut impl TakesOver, queues: u16, is_begun: bool) -> TakenOver {
+/// Takes a device over. `before`: how far an earlier take-over may have come. `pid`: the process
+/// that the driver names as the last one that served it.
+pub fn take_over(it: &mut impl TakesOver, queues: u16, before: Recovery, pid: i32) -> TakenOver {
+    let is_begun = match before {
+        Recovery::None => false,
+        Recovery::Begun => true,
+        // It has ended: all queues had fetched.
+        Recovery::Fetching(Some(of)) if of == pid => false,
+        // All of them, or none.
+        Recovery::Fetching(_) if queues == 1 => true,
+        Recovery::Fetching(_) => return TakenOver::Lost(DIED.into()),
+    };
     // Before it begins: later it might wait for a file system on this very device.
-    if !is_begun && let Err(why) = it.note_begun() {
+    if before != Recovery::Begun
+        && let Err(why) = it.note_begun()
+    {
         return TakenOver::No(why);
     }
     match it.begin() {
@@ -79,25 +102,24 @@ pub fn take_over(it: &mut impl TakesOver, queues: u16, is_begun: bool) -> TakenO
         if why == Errno::NODEV {
             return TakenOver::Lost("it was removed meanwhile".into());
         }
-        it.pause("open", why);
+        it.pause("open", &why.to_string());
     }
     for queue in 0..queues {
         while let Err(why) = it.map(queue) {
             if why == Errno::INVAL {
-                return TakenOver::Lost(
-                    "an engine died while it took it over, and the driver keeps its queues for \
-                     that process"
-                        .into(),
-                );
+                return TakenOver::Lost(DIED.into());
             }
-            it.pause("map a queue of", why);
+            it.pause("map a queue of", &why.to_string());
         }
+    }
+    while let Err(why) = it.note_fetching() {
+        it.pause("record the take-over of", &why);
     }
     for queue in 0..queues {
         loop {
             match it.fetch(queue) {
                 Ok(Ok(())) => break,
-                Ok(Err(why)) => it.pause("fetch from", why),
+                Ok(Err(why)) => it.pause("fetch from", &why.to_string()),
                 Err(why) => {
                     return TakenOver::Lost(format!("the driver refuses queue {queue}: {why}"));
                 }
@@ -152,6 +174,9 @@ mod tests {
                 false => Ok(()),
             }
         }
+        fn note_fetching(&mut self) -> Result<(), String> {
+            self.step("note fetching").map_err(|why| why.to_string())
+        }
         fn begin(&mut self) -> Result<(), Errno> {
             self.step("begin")
         }
@@ -170,14 +195,32 @@ mod tests {
         fn end(&mut self) -> Result<(), Errno> {
             self.step("end")
         }
-        fn pause(&mut self, _: &str, _: Errno) {
+        fn pause(&mut self, _: &str, _: &str) {
             self.steps.push("pause".into());
         }
     }
 
-    const ALL: [&str; 8] = [
-        "note", "begin", "open", "map 0", "map 1", "fetch 0", "fetch 1", "end",
+    const ALL: [&str; 9] = [
+        "note",
+        "begin",
+        "open",
+        "map 0",
+        "map 1",
+        "note fetching",
+        "fetch 0",
+        "fetch 1",
+        "end",
     ];
+
+    /// Takes a device of two queues over that was begun, or not.
+    fn taken(it: &mut Fake, is_begun: bool) -> TakenOver {
+        let before = if is_begun {
+            Recovery::Begun
+        } else {
+            Recovery::None
+        };
+        take_over(it, 2, before, 77)
+    }
 
     fn is_lost(of: &TakenOver, why: &str) {
         assert!(
@@ -189,19 +232,19 @@ mod tests {
     #[test]
     fn take_over_is_recorded_before_it_begins() {
         let mut it = Fake::default();
-        assert_eq!(take_over(&mut it, 2, false), TakenOver::Done);
+        assert_eq!(taken(&mut it, false), TakenOver::Done);
         assert_eq!(it.steps, ALL);
         let mut it = Fake {
             cannot_record: true,
             ..Fake::default()
         };
-        assert_eq!(take_over(&mut it, 2, false), TakenOver::No("full".into()));
+        assert_eq!(taken(&mut it, false), TakenOver::No("full".into()));
         assert_eq!(it.steps, ["note"]);
     }
 
     #[test]
     fn one_that_has_not_begun_fails_without_harm() {
-        let begun = |why, is_begun| take_over(&mut Fake::failing(&[("begin", why)]), 2, is_begun);
+        let begun = |why, is_begun| taken(&mut Fake::failing(&[("begin", why)]), is_begun);
         assert_eq!(begun(Errno::BUSY, false), TakenOver::Later);
         assert_eq!(begun(Errno::BUSY, true), TakenOver::Later);
         assert!(matches!(begun(Errno::PERM, false), TakenOver::No(_)));
@@ -211,10 +254,30 @@ mod tests {
     #[test]
     fn one_that_was_begun_goes_on_from_the_record() {
         let mut it = Fake::failing(&[("begin", Errno::INVAL)]);
-        assert_eq!(take_over(&mut it, 2, true), TakenOver::Done);
+        assert_eq!(taken(&mut it, true), TakenOver::Done);
         assert_eq!(it.steps, ALL[1..]);
         let mut it = Fake::failing(&[("begin", Errno::INVAL), ("map 0", Errno::INVAL)]);
-        is_lost(&take_over(&mut it, 2, true), "an engine died");
+        is_lost(&taken(&mut it, true), "an engine died");
+    }
+
+    #[test]
+    fn driver_is_not_asked_where_some_queues_had_fetched() {
+        let step = |queues, of, pid| {
+            let mut it = Fake::default();
+            let ended = take_over(&mut it, queues, Recovery::Fetching(of), pid);
+            (ended, it.steps.iter().any(|it| it == "begin"))
+        };
+        for of in [Some(78), None] {
+            let (ended, has_begun) = step(2, of, 77);
+            is_lost(&ended, "an engine died");
+            assert!(!has_begun, "it would follow a null pointer");
+        }
+        assert_eq!(
+            step(2, Some(77), 77),
+            (TakenOver::Done, true),
+            "it had ended"
+        );
+        assert_eq!(step(1, None, 77), (TakenOver::Done, true), "one queue");
     }
 
     #[test]
@@ -222,19 +285,20 @@ mod tests {
         let many = [("open", Errno::MFILE); 100].into_iter();
         let others = [
             ("map 1", Errno::NOMEM),
+            ("note fetching", Errno::NOSPC),
             ("fetch 0", Errno::NOSPC),
             ("fetch 1", Errno::NOMEM),
         ];
         let fails: Vec<_> = many.chain(others).collect();
         let mut it = Fake::failing(&fails);
-        assert_eq!(take_over(&mut it, 2, false), TakenOver::Done);
+        assert_eq!(taken(&mut it, false), TakenOver::Done);
         let pauses = it.steps.iter().filter(|it| *it == "pause").count();
         assert_eq!(pauses, fails.len());
     }
 
     #[test]
     fn device_that_cannot_be_served_is_said_to_be_lost() {
-        let lost = |step, why| take_over(&mut Fake::failing(&[(step, why)]), 2, false);
+        let lost = |step, why| taken(&mut Fake::failing(&[(step, why)]), false);
         is_lost(&lost("open", Errno::NODEV), "removed");
         is_lost(&lost("fetch 1", Errno::PERM), "queue 1");
         is_lost(&lost("end", Errno::BUSY), "does not end");
