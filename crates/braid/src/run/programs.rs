@@ -516,12 +516,11 @@ impl Service {
         }
     }
 
-    /// Compares once, and starts the thread that goes on with it.
+    /// Starts the thread that compares.
     ///
     /// # Errors
     /// There is no thread left.
     pub fn watch_programs(self: &Arc<Self>) -> anyhow::Result<()> {
-        self.look_at_programs();
         let service = self.clone();
         let builder = thread::Builder::new().name("policies".into());
         let watch = move || {
