@@ -60,7 +60,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         print!("{}", steps::table());
         return Ok(ExitCode::SUCCESS);
     }
-    let steps = chosen(args)?;
+    let mut steps = chosen(args)?;
     stop::watch()?;
     let begun = Instant::now();
     let mut check = Check {
@@ -81,7 +81,11 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         );
         check.record = Some(Mutex::new(record));
     }
-    let (beside, line): (Vec<_>, Vec<_>) = steps.into_iter().partition(|(step, _)| step.beside);
+    // Those before the first one that runs beside are short, and want what that builds with.
+    let first = steps.iter().position(|(step, _)| step.beside);
+    let rest = steps.split_off(first.unwrap_or(steps.len()));
+    let (beside, line): (Vec<_>, Vec<_>) = rest.into_iter().partition(|(step, _)| step.beside);
+    check.run_line(&steps)?;
     std::thread::scope(|scope| {
         let beside = scope.spawn(|| check.run_line(&beside));
         let line = check.run_line(&line);

@@ -175,31 +175,6 @@ pub const STEPS: [Step; 18] = [
             )],
         )
     },
-    both(
-        "clippy",
-        "lints of the compiler and clippy",
-        &[task(
-            "",
-            900,
-            "cargo clippy --workspace --all-targets -- -D warnings && \
-             cargo clippy -p braid-sim --features canaries --all-targets -- -D warnings",
-        )],
-    ),
-    both(
-        "test",
-        "tests as README.md has them, with corpora of the fuzz targets and fixed worlds of faults",
-        // All that fail are shown by one run.
-        &[task("", 3600, "{test} --no-fail-fast")],
-    ),
-    both(
-        "doc",
-        "documentation, its links",
-        &[task(
-            "",
-            300,
-            "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
-        )],
-    ),
     beside(both(
         "release",
         "the release build",
@@ -284,6 +259,31 @@ pub const STEPS: [Step; 18] = [
             &[task("", 3600, "cargo xtask canaries --check")],
         ),
     )),
+    both(
+        "clippy",
+        "lints of the compiler and clippy",
+        &[task(
+            "",
+            900,
+            "cargo clippy --workspace --all-targets -- -D warnings && \
+             cargo clippy -p braid-sim --features canaries --all-targets -- -D warnings",
+        )],
+    ),
+    both(
+        "test",
+        "tests as README.md has them, with corpora of the fuzz targets and fixed worlds of faults",
+        // All that fail are shown by one run.
+        &[task("", 3600, "{test} --no-fail-fast")],
+    ),
+    both(
+        "doc",
+        "documentation, its links",
+        &[task(
+            "",
+            300,
+            "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
+        )],
+    ),
     // Its figures gate nothing.
     both(
         "demo",
