@@ -193,7 +193,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     nvme_exports::check(&config)?;
     let host_ports = nvme_exports::bind_all(&config)?;
     let queue_sockets = queues::bind(&config, &[])?;
-    ublk::prepare(&config, &registry)?;
+    ublk::prepare(&config)?;
     let mut cores = Cores::start(&config, &identity, before, &known, &told)?;
     let start = Start {
         configured,

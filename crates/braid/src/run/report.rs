@@ -7,6 +7,7 @@ mod probation;
 use super::config::Volume;
 use super::entries::PathEntry;
 use super::service::{Service, State};
+use super::ublk::ShownNode;
 use crate::advice;
 use crate::control::rpc::ControlError;
 use crate::hedges;
@@ -32,6 +33,8 @@ pub struct Report<'a> {
     state: MutexGuard<'a, State>,
     cores: Vec<CoreReport>,
     service: &'a Service,
+    /// Nodes with their users.
+    nodes: Vec<(ShownNode, Vec<String>)>,
 }
 
 /// Statistics of one core, path and group, and of each size that had I/O (row A9).
@@ -85,11 +88,17 @@ impl Health {
 
 impl<'a> Report<'a> {
     /// Of this moment.
-    pub fn new(state: MutexGuard<'a, State>, cores: Vec<CoreReport>, service: &'a Service) -> Self {
+    pub fn new(
+        state: MutexGuard<'a, State>,
+        cores: Vec<CoreReport>,
+        service: &'a Service,
+        nodes: Vec<(ShownNode, Vec<String>)>,
+    ) -> Self {
         Self {
             state,
             cores,
             service,
+            nodes,
         }
     }
 
@@ -570,9 +579,8 @@ impl<'a> Report<'a> {
                 "cores": [{"core": it.core, "clients": open, "requests": counters.commands}],
             })
         });
-        let nodes = self.service.nodes.of_volume(volume).into_iter();
-        let nodes = nodes.map(|it| {
-            let holders = it.holders();
+        let nodes = self.nodes.iter().filter(|(it, _)| it.volume == volume);
+        let nodes = nodes.map(|(it, holders)| {
             let counters = |(core, number): &(u16, u32)| {
                 let of = self.cores[usize::from(*core)].ublk.get(number);
                 (*core, of.copied().unwrap_or_default())

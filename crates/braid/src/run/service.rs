@@ -575,10 +575,13 @@ impl Service {
             let before = self.state().volumes.changes;
             let cores = self.senders.report();
             let cores = cores.map_err(|error| ControlError::refused(format!("{error:#}")))?;
+            // Not while the state is held: some file systems tell of a mount only after I/O, which
+            // may wait for what needs the state.
+            let nodes = self.nodes.with_users();
             let state = self.state();
             // Else what a core says of a number may be of the volume that had it before.
             if state.volumes.changes == before {
-                return Ok(Report::new(state, cores, self));
+                return Ok(Report::new(state, cores, self, nodes));
             }
         }
     }

@@ -40,6 +40,7 @@ use engine::host::VolumeInfo;
 use engine::mirror::MIRRORS_FROM;
 use helper::Started;
 use order::{Asked, Step};
+pub use record::untold;
 use record::{DataId, NodeRecord, NodeRecords, Recovery};
 use settings::Settings;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +50,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 use sys::Errno;
-use sys::ublk::{Control, Info, Phase, node_path};
+use sys::ublk::{Control, Info, Params, Phase, node_path};
 use takeover::{TakenOver, take_over};
 
 /// How soon a node that waits for something is looked at again.
@@ -89,16 +90,11 @@ pub struct ShownNode {
     id: u32,
 }
 
-impl ShownNode {
-    /// Mounts, swap and devices that use it.
-    pub fn holders(&self) -> Vec<String> {
-        holders::at_once(self.id)
-    }
-}
-
 /// A volume that is ready and is to have a node.
 struct Wanted {
     volume: u16,
+    /// Why it can have none.
+    untold: Option<String>,
     name: String,
     keys: NodeKeys,
     info: VolumeInfo,
@@ -149,38 +145,51 @@ pub struct Nodes {
     attached: Mutex<BTreeMap<String, NodeKeys>>,
 }
 
-/// Before threads that serve nodes start: sees whether the nodes of a configuration can be had.
+/// Before threads that serve nodes start: sees whether a configuration can have nodes.
 ///
 /// # Errors
-/// There is no driver, it is too old, or a number is another server's.
-pub fn prepare(config: &Config, registry: &Registry) -> anyhow::Result<()> {
+/// There is no driver, or it is too old.
+pub fn prepare(config: &Config) -> anyhow::Result<()> {
     if config.volumes.iter().any(|it| it.node().is_some()) {
-        check_numbers(config, &NodeRecords::read(registry))?;
+        check_driver(config)?;
         // For all threads from now on. A core that serves a node says where it can't be.
         let _ = sys::os::set_io_flusher();
     }
     Ok(())
 }
 
+fn check_driver(config: &Config) -> anyhow::Result<()> {
+    let mut control = None;
+    for of in config.volumes.iter().filter(|it| it.node().is_some()) {
+        opened(&mut control).map_err(|why| anyhow!("ublk of {}: {why}", of.name))?;
+    }
+    Ok(())
+}
+
+/// The same, and that no number is another server's.
 fn check_numbers(config: &Config, records: &NodeRecords) -> anyhow::Result<()> {
+    check_driver(config)?;
     let mut control = None;
     for of in &config.volumes {
-        let Some(keys) = of.node() else { continue };
+        let Some(number) = of.node().and_then(|it| it.number) else {
+            continue;
+        };
         let control = opened(&mut control).map_err(|why| anyhow!("ublk of {}: {why}", of.name))?;
-        let there = keys.number.and_then(|id| control.info(id).ok());
-        if let Some(info) = there
+        if let Ok(info) = control.info(number)
             && records.find(info.id, info.server_flags).is_none()
         {
-            let id = info.id;
-            bail!(
-                "ublk = {id} of {}: /dev/ublkb{id} is another server's (process {}), or its record \
-                 was lost; take another number, or \"auto\"",
-                of.name,
-                info.pid
-            );
+            let (name, pid) = (&of.name, info.pid);
+            bail!("ublk of {name}: {} (process {pid})", taken(number));
         }
     }
     Ok(())
+}
+
+fn taken(number: u32) -> String {
+    format!(
+        "/dev/ublkb{number} is another server's, or its record was lost: take another number, or \
+         \"auto\""
+    )
 }
 
 /// Differences of the nodes of two configurations, in words.
@@ -279,6 +288,16 @@ impl Nodes {
         let shown = self.shown();
         let of = shown.nodes.iter().filter(|it| it.volume == volume);
         of.cloned().collect()
+    }
+
+    /// All nodes, with the mounts, swap and devices that use each.
+    pub fn with_users(&self) -> Vec<(ShownNode, Vec<String>)> {
+        let nodes = self.shown().nodes.clone();
+        let users = |it: &ShownNode| holders::at_once(it.id);
+        nodes
+            .into_iter()
+            .map(|it| (it.clone(), users(&it)))
+            .collect()
     }
 
     /// Trouble with the node of a volume of this name.
@@ -445,6 +464,7 @@ impl Service {
             }
             Some(Wanted {
                 volume,
+                untold: untold(&of),
                 name: of.name,
                 keys,
                 info,
@@ -470,6 +490,9 @@ impl Service {
     /// # Errors
     /// Why it can't be.
     fn bring_up(&self, inner: &mut Inner, wanted: &Wanted) -> Result<Option<Node>, String> {
+        if let Some(why) = &wanted.untold {
+            return Err(why.clone());
+        }
         let Some(data) = self.data_of(wanted) else {
             return Ok(None);
         };
@@ -509,14 +532,35 @@ impl Service {
     ) -> Result<Node, String> {
         let mark = random();
         let wish = order::new_info(number, wanted.cores.len() as u16, mark);
-        let control = opened(&mut inner.control)?;
-        let info = control.add(&wish).map_err(|error| match error {
-            // Not ours to remove.
-            Errno::EXIST => format!("ublk = {number}: the number is taken"),
-            Errno::PERM | Errno::ACCESS => order::no_driver(error),
-            error => format!("the driver makes no device: {error}"),
-        })?;
-        let made = self.start_node(inner, wanted, &info, data);
+        let params = order::params(&wanted.info, wanted.keys.read_only)?;
+        // Before the device: one without a record is nobody's.
+        let kept = inner.records.keep(NodeRecord {
+            number,
+            mark,
+            boot: inner.records.boot().to_owned(),
+            engine: self.nodes.engine.clone(),
+            volume: wanted.name.clone(),
+            data,
+            block_bytes: 1 << params.block_shift,
+            bytes: params.sectors * 512,
+            recovery: Recovery::None,
+            attached: self.nodes.attached().get(&wanted.name).cloned(),
+        });
+        kept.map_err(|error| format!("its record can't be kept: {error:#}"))?;
+        let added = opened(&mut inner.control)?.add(&wish);
+        let info = match added {
+            Ok(info) => info,
+            Err(error) => {
+                let _ = inner.records.remove(number, mark);
+                return Err(match error {
+                    // Not ours to remove.
+                    Errno::EXIST => taken(number),
+                    Errno::PERM | Errno::ACCESS => order::no_driver(error),
+                    error => format!("the driver makes no device: {error}"),
+                });
+            }
+        };
+        let made = self.start_node(inner, wanted, &info, params);
         made.map_err(|why| {
             // It has no users yet.
             let deleted = delete(inner, number, mark);
@@ -530,28 +574,13 @@ impl Service {
         inner: &mut Inner,
         wanted: &Wanted,
         info: &Info,
-        data: DataId,
+        mut params: Params,
     ) -> Result<Node, String> {
         order::check_flags(info.flags)?;
-        let mut params = order::params(&wanted.info, wanted.keys.read_only)?;
         params.request_sectors = params.request_sectors.min(info.request_bytes / 512);
         let control = opened(&mut inner.control)?;
         let set = control.set_params(info.id, &params);
         set.map_err(|error| format!("the driver refuses its limits: {error}"))?;
-        let record = NodeRecord {
-            number: info.id,
-            mark: info.server_flags,
-            boot: inner.records.boot().to_owned(),
-            engine: self.nodes.engine.clone(),
-            volume: wanted.name.clone(),
-            data,
-            block_bytes: 1 << params.block_shift,
-            bytes: params.sectors * 512,
-            recovery: Recovery::None,
-            attached: self.nodes.attached().get(&wanted.name).cloned(),
-        };
-        let kept = inner.records.keep(record);
-        kept.map_err(|error| format!("its record can't be kept: {error:#}"))?;
         let mut it = Attaching::new(self, inner, wanted, info)?;
         let begun = it.attach_all().and_then(|()| {
             let started = opened(&mut it.inner.control)?.start(info.id);

@@ -3,6 +3,7 @@ use super::{Config, Export, ExportKeys, PathKeys, QueueKeys, UblkNumber, Volume,
 use crate::identity;
 use crate::run::address::NbdAddress;
 use crate::run::nvme_exports;
+use crate::run::ublk::untold;
 use crate::units::format_bytes;
 use engine::limits::DISCOVERY_CONTROLLERS_MAX;
 use std::collections::BTreeSet;
@@ -71,6 +72,10 @@ pub(super) fn check(config: &Config, text: &str) -> Result<(), Wrong> {
                 let before = &volume.export_keys[..number];
                 if before.iter().any(|it| it.ublk.is_some()) {
                     let text = format!("volume \"{}\" has a ublk export already", volume.name);
+                    return Err((at("ublk"), text));
+                }
+                if let Some(why) = untold(volume) {
+                    let text = format!("volume \"{}\": {why}", volume.name);
                     return Err((at("ublk"), text));
                 }
                 if let UblkNumber::Of(number) = node

@@ -38,10 +38,51 @@ pub fn at_once(id: u32) -> Vec<String> {
     if swaps.lines().any(|it| it.split(' ').next() == Some(&path)) {
         all.push("swap".into());
     }
-    let above = fs::read_dir(format!("/sys/block/ublkb{id}/holders"));
-    let above = above.into_iter().flatten().flatten();
+    let above = entries(format!("/sys/block/ublkb{id}/holders"));
     all.extend(above.map(|it| format!("/dev/{}", it.file_name().display())));
+    // These have it open, but not for their own.
+    for it in entries("/sys/block") {
+        if leads_to(&it.path().join("loop/backing_file"), &path) {
+            all.push(format!("/dev/{}", it.file_name().display()));
+        }
+    }
+    for subsystem in entries("/sys/kernel/config/nvmet/subsystems") {
+        for it in fs::read_dir(subsystem.path().join("namespaces"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if leads_to(&it.path().join("device_path"), &path) {
+                let name = subsystem.file_name();
+                all.push(format!("a namespace of {} (nvmet)", name.display()));
+            }
+        }
+    }
     all
+}
+
+fn entries(directory: impl AsRef<Path>) -> impl Iterator<Item = fs::DirEntry> {
+    fs::read_dir(directory).into_iter().flatten().flatten()
+}
+
+/// Whether the file holds the path of a node, or of a part of it.
+fn leads_to(file: &Path, node: &str) -> bool {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let rest = text.trim().strip_prefix(node);
+    rest.is_some_and(|it| it.is_empty() || it.starts_with('p'))
+}
+
+/// Device numbers of a node and of its parts.
+fn numbers(path: &str) -> Vec<u64> {
+    let name = path.trim_start_matches("/dev/");
+    let parts = entries(format!("/sys/block/{name}")).map(|it| it.file_name());
+    let parts = parts.filter_map(|it| Some(it.to_str()?.to_owned()));
+    let parts = parts
+        .filter(|it| it.starts_with(name))
+        .map(|it| format!("/dev/{it}"));
+    let all = parts.chain([path.to_owned()]);
+    all.filter_map(|it| Some(fs::metadata(it).ok()?.rdev()))
+        .collect()
 }
 
 /// Mounts of a device, by its numbers, from a mountinfo.
@@ -56,9 +97,7 @@ fn mounted(mountinfo: &str, number: &str) -> Vec<String> {
 
 /// Processes, but this one, that have it open.
 pub fn processes(path: &str) -> Vec<String> {
-    let Ok(node) = fs::metadata(path) else {
-        return Vec::new();
-    };
+    let numbers = numbers(path);
     let own = std::process::id().to_string();
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let all = all.filter(|it| it.file_name() != *own.as_str());
@@ -68,7 +107,7 @@ pub fn processes(path: &str) -> Vec<String> {
         // Only of devices: to ask about others can wait, for a file system that hangs.
         files.any(|it| {
             let is_device = fs::read_link(it.path()).is_ok_and(|to| to.starts_with("/dev"));
-            is_device && fs::metadata(it.path()).is_ok_and(|it| it.rdev() == node.rdev())
+            is_device && fs::metadata(it.path()).is_ok_and(|it| numbers.contains(&it.rdev()))
         })
     };
     let of = all.filter_map(|it| {
@@ -92,6 +131,22 @@ mod tests {
                     bad line\n";
         assert_eq!(mounted(text, "259:3"), ["mounted on /mnt\\0402"]);
         assert!(mounted(text, "98:1").is_empty());
+    }
+
+    #[test]
+    fn path_of_a_part_leads_to_its_node() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("device_path");
+        for (text, leads) in [
+            ("/dev/ublkb1\n", true),
+            ("/dev/ublkb1p2\n", true),
+            ("/dev/ublkb12\n", false),
+            ("(null)\n", false),
+        ] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(leads_to(&file, "/dev/ublkb1"), leads, "{text}");
+        }
+        assert!(!leads_to(&directory.path().join("none"), "/dev/ublkb1"));
     }
 
     #[test]

@@ -6,8 +6,7 @@
 //! keeps, and a record by its number and mark, written before the device is started. A device
 //! without a record is another server's. Records are dropped with their devices, and those of an
 //! earlier boot at the start.
-use crate::mirror::same::Storage;
-use crate::run::config::NodeKeys;
+use crate::run::config::{NodeKeys, Volume};
 use crate::run::known::Shown;
 use crate::run::mirrors::IdText;
 use crate::run::registry::Registry;
@@ -31,39 +30,20 @@ pub enum DataId {
     Namespace(Shown),
     /// A mirror, by the identifier on its legs.
     Mirror(IdText),
-    /// Files and block devices: by their URIs in messages, compared as the kernel tells them.
-    Files(Vec<String>, Vec<Storage>),
-    /// URIs of queues and of other devices.
-    Ends(Vec<String>),
     /// Memory of an engine, named by a number of its own: it ends with the engine.
     Memory(u64),
 }
 
 impl DataId {
-    /// Of a volume over paths that is open; `None`: it is not known yet. `engine`: the number of
-    /// this one.
+    /// Of a volume over paths that is open and [can be told](untold) from others; `None`: it is not
+    /// known yet. `engine`: the number of this one.
     pub fn of_paths(of: &Running, engine: u64) -> Option<Self> {
         if let Some(shown) = &of.shown {
             return Some(Self::Namespace(Shown::from(&**shown)));
         }
         let there = of.entries().iter().filter(|it| it.is_there());
-        let there: Vec<_> = there.collect();
-        let uris = there.iter().map(|it| it.config().uri.to_string()).collect();
-        let kinds = || there.iter().map(|it| it.config().uri.kind());
-        if kinds().any(|it| matches!(it, UriKind::NvmeTcp(_))) {
-            return None;
-        }
-        if kinds().any(|it| matches!(it, UriKind::Memory(_) | UriKind::Null(_))) {
-            return Some(Self::Memory(engine));
-        }
-        let storages: Vec<Storage> = there
-            .iter()
-            .filter_map(|it| it.storage().cloned())
-            .collect();
-        Some(match storages.is_empty() {
-            true => Self::Ends(uris),
-            false => Self::Files(uris, storages),
-        })
+        let is_memory = there.map(|it| it.config().uri.kind()).all(is_memory);
+        is_memory.then_some(Self::Memory(engine))
     }
 
     /// Of a mirror.
@@ -75,9 +55,6 @@ impl DataId {
     pub fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Namespace(a), Self::Namespace(b)) => a.difference(b).is_none(),
-            // All paths of a volume lead to the same data.
-            (Self::Files(_, a), Self::Files(_, b)) => a.iter().any(|it| b.contains(it)),
-            (Self::Ends(a), Self::Ends(b)) => a.iter().any(|it| b.contains(it)),
             (a, b) => a == b,
         }
     }
@@ -88,10 +65,29 @@ impl fmt::Display for DataId {
         match self {
             Self::Namespace(shown) => shown.fmt(f),
             Self::Mirror(id) => write!(f, "the mirror {}", String::from(id.clone())),
-            Self::Files(uris, _) | Self::Ends(uris) => f.write_str(&uris.join(", ")),
             Self::Memory(_) => f.write_str("memory of an engine"),
         }
     }
+}
+
+fn is_memory(kind: &UriKind) -> bool {
+    matches!(kind, UriKind::Memory(_) | UriKind::Null(_))
+}
+
+/// Why a volume can have no node: the next engine could not tell its data from other data that has
+/// the same name by then, as a file that was made anew, or a controller with another number.
+pub fn untold(of: &Volume) -> Option<String> {
+    let is_told = |kind: &UriKind| matches!(kind, UriKind::NvmeTcp(_)) || is_memory(kind);
+    let mut paths = of.paths.iter();
+    if of.is_mirror() || of.subsystem.is_some() || paths.any(|it| is_told(it.uri.kind())) {
+        return None;
+    }
+    let uri = &of.paths.first()?.uri;
+    Some(format!(
+        "a node outlives its engine, and the next one could not tell {uri} from other data in its \
+         place: only mirrors (also of one leg) and volumes over nvme-tcp:// have one; export it by \
+         nbd"
+    ))
 }
 
 /// How far a take-over may have come.
@@ -262,12 +258,7 @@ pub(super) mod tests {
     fn running(uri: &str) -> Running {
         let text = format!("[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"{uri}\"\n");
         let of = parsed(&text).volumes.remove(0);
-        let it = Running::new(DesiredVolume::of_file(of, None));
-        let storage = crate::run::mirrors::storage_of(&uri.parse().unwrap());
-        let mut it = it;
-        let found = storage.map(|storage| (uri.parse().unwrap(), storage));
-        it.note_storages(&found.into_iter().collect::<Vec<_>>());
-        it
+        Running::new(DesiredVolume::of_file(of, None))
     }
 
     #[test]
@@ -283,22 +274,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn file_that_was_replaced_is_other_data() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("a");
-        fs::write(&path, [0; 4096]).unwrap();
-        let of = |path: &Path| {
-            let it = running(&format!("file:{}", path.display()));
-            DataId::of_paths(&it, 1).unwrap()
-        };
-        let before = of(&path);
-        let moved = directory.path().join("b");
-        fs::rename(&path, &moved).unwrap();
-        fs::write(&path, [0; 4096]).unwrap();
-        assert!(before.is(&of(&moved)), "by another name");
-        assert!(!before.is(&of(&path)), "another file of its name");
-        let text = serde_json::to_string(&before).unwrap();
-        assert!(before.is(&serde_json::from_str(&text).unwrap()), "{text}");
+    fn data_that_cannot_be_told_from_other_data_has_no_node() {
+        let told = |uri| untold(&running(uri).of);
+        for uri in ["file:/a", "nvme-ng:/dev/ng0n1", "queue:/run/q"] {
+            let why = told(uri).unwrap();
+            assert!(why.contains(uri) && why.contains("nbd"), "{why}");
+        }
+        for uri in ["mem:1MiB", "nvme-tcp://h/nqn.x"] {
+            assert_eq!(told(uri), None, "{uri}");
+        }
     }
 
     #[test]
