@@ -90,7 +90,7 @@ impl ToCore {
 }
 
 impl Drop for ToCore {
-    /// Of a core that took [`Message::Attach`], its end is told by its queues.
+    /// Of a core that took an attachment, its end is told by its queues.
     fn drop(&mut self) {
         if let Some(Message::Attach) = self.message {
             self.link.tell(News::Ended);
