@@ -1,11 +1,24 @@
 //! A host whose paths come back, and what can be said of it.
-use super::{MS, Rig, host_config, target_config};
-use engine::host::{HostConfig, HostEvent, PathState, Recovery};
+use super::{MS, Rig, SECOND, host_config, target_config};
+use engine::host::{Change, HostConfig, HostControl, HostEvent, PathState, Recovery};
 use engine::target::TargetConfig;
 use policy::PathIndex;
 
 pub const P0: PathIndex = PathIndex(0);
 pub const P1: PathIndex = PathIndex(1);
+
+/// A path of volume 0 leaves, whatever is lost with it.
+pub fn remove_by_force(path: PathIndex) -> HostControl {
+    HostControl::Change {
+        ticket: 1,
+        change: Change::RemovePath {
+            volume: 0,
+            path,
+            force: true,
+        },
+        wait_ns: SECOND,
+    }
+}
 
 /// How long writes are held in a rig of [`rig_with`]: keep-alive 1 s, so twice that, and the 500 ms
 /// that stand in for CQT.

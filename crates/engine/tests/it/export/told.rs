@@ -2,7 +2,7 @@
 use super::common::*;
 use super::rig::{Rig, Setup, config};
 use engine::export::ExportControl;
-use engine::host::{Change, HostControl, Recovery};
+use engine::host::Recovery;
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
 use nbd::{Errno, Kind, Request};
 use nvme::wire::Status;
@@ -30,16 +30,7 @@ fn lose(rig: &mut Rig) {
 
 /// And leaves by force.
 fn remove(rig: &mut Rig) {
-    let change = Change::RemovePath {
-        volume: 0,
-        path: P0,
-        force: true,
-    };
-    rig.control(ExportControl::Host(HostControl::Change {
-        ticket: 1,
-        change,
-        wait_ns: SECOND,
-    }));
+    rig.control(ExportControl::Host(remove_by_force(P0)));
     rig.pass(SECOND);
 }
 

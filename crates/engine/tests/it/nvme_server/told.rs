@@ -1,8 +1,8 @@
 //! Hosts that are told that acknowledged writes may be lost with a controller's cache (T13).
-use super::common::{Address, BLOCK, HOST, MS, P0, SECOND, io};
+use super::common::{Address, BLOCK, HOST, MS, P0, SECOND, io, remove_by_force};
 use super::rig::{Below, GUEST, Rig, Setup};
 use engine::export::{ExportControl, ExportEvent};
-use engine::host::{Change, HostControl, HostEvent, Io, IoOp, Recovery};
+use engine::host::{HostEvent, Io, IoOp, Recovery};
 use engine::{ConnId, Machine};
 use multipath::Outcome;
 use nbd::client::CommandError;
@@ -45,16 +45,7 @@ fn lose_a_path(rig: &mut Rig) {
 
 /// The path leaves by force.
 fn remove_it(rig: &mut Rig) {
-    let change = Change::RemovePath {
-        volume: 0,
-        path: P0,
-        force: true,
-    };
-    rig.control(ExportControl::Host(HostControl::Change {
-        ticket: 1,
-        change,
-        wait_ns: SECOND,
-    }));
+    rig.control(ExportControl::Host(remove_by_force(P0)));
     rig.pass(SECOND);
 }
 

@@ -83,6 +83,18 @@ impl Volumes {
             known.then_some(queue)
         })
     }
+
+    /// A queue with a write under way, whose target stands still.
+    fn open_with_a_write_that_waits(&self) -> Queue {
+        let mut queue = self.open();
+        let known = shifts(&mut queue, &[5]);
+        self.target.signal(Signal::STOP);
+        let pieces = [queue.data().unwrap().piece(0, 4096)];
+        let written = queue.write((5, false), 8, 4096 >> known[&5], &pieces, 0);
+        written.unwrap();
+        queue.submit().unwrap();
+        queue
+    }
 }
 
 /// log2 of the block sizes, by NSID.
@@ -252,13 +264,7 @@ fn reload_changes_server_that_waits() {
     };
     volumes.config(&ALL, "user_irq = 0\n");
     let engine = engine(volumes.place.0.path());
-    let mut queue = volumes.open();
-    let known = shifts(&mut queue, &[5]);
-    volumes.target.signal(Signal::STOP);
-    let pieces = [queue.data().unwrap().piece(0, 4096)];
-    let written = queue.write((5, false), 8, 4096 >> known[&5], &pieces, 0);
-    written.unwrap();
-    queue.submit().unwrap();
+    let queue = volumes.open_with_a_write_that_waits();
     for keys in ["user_irq = 1\n", "user_irq = 2\n"] {
         volumes.config(&ALL, keys);
         let reloaded = volumes.place.ask(&["reload"]);
@@ -287,14 +293,8 @@ fn failed_server_is_shown_until_a_reload_begins_it() {
     };
     volumes.config(&ALL, "user_irq = 0\n");
     let engine = engine(volumes.place.0.path());
-    let mut queue = volumes.open();
-    let known = shifts(&mut queue, &[5]);
-    // The server that runs waits for this command before it ends.
-    volumes.target.signal(Signal::STOP);
-    let pieces = [queue.data().unwrap().piece(0, 4096)];
-    let written = queue.write((5, false), 8, 4096 >> known[&5], &pieces, 0);
-    written.unwrap();
-    queue.submit().unwrap();
+    // The server that runs waits for its command before it ends.
+    let queue = volumes.open_with_a_write_that_waits();
     volumes.config(&ALL, "user_irq = 1\n");
     let reloaded = volumes.place.ask(&["reload"]);
     assert!(reloaded.status.success(), "{reloaded:?}");
