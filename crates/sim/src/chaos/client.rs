@@ -149,6 +149,9 @@ pub struct Failed {
     pub conn: usize,
     /// To which core.
     pub home: u32,
+    /// Over an NVMe/TCP association: its engine knows the host by its identifier, also once it has
+    /// connected again.
+    pub has_identity: bool,
 }
 
 /// Record for the history.

@@ -8,6 +8,7 @@
 //! them (T13). The first flush of each other connection that was there then fails for it too.
 use super::client::RequestError;
 use super::harm;
+use super::lives::Lives;
 use super::mirror::{hung, shrunk};
 use super::prelude::*;
 use nvme::wire::Status;
@@ -146,7 +147,7 @@ impl Course<'_> {
         }
         let lives = &self.rig.hosts[host].lives;
         let mut flushes = Vec::new();
-        let echoes = echoes(failed);
+        let echoes = echoes(failed, lives);
         for it in failed.iter().filter(|it| !echoes.contains(&key(it))) {
             let errno = match it.error {
                 RequestError::Server(errno) if errno != Errno::Shutdown => errno,
@@ -275,8 +276,9 @@ pub(super) fn key(of: &Failed) -> (usize, u64, u64) {
 
 /// Of flushes that failed, those that only tell another connection to the same core of what one
 /// had failed for: each the first of its connection since then. A flush that fails again on its
-/// own connection is none.
-pub(super) fn echoes(failed: &[Failed]) -> Vec<(usize, u64, u64)> {
+/// own connection is none. A host over NVMe/TCP may have been away meanwhile, and hears of it once
+/// it has connected again, until its engine's process ends.
+pub(super) fn echoes(failed: &[Failed], lives: &Lives) -> Vec<(usize, u64, u64)> {
     let mut flushes: Vec<&Failed> = failed.iter().filter(|it| it.tells_a_loss()).collect();
     flushes.sort_by_key(|it| it.end_ns);
     let (mut first, mut echoes): (Vec<&Failed>, Vec<&Failed>) = (Vec::new(), Vec::new());
@@ -285,7 +287,9 @@ pub(super) fn echoes(failed: &[Failed]) -> Vec<(usize, u64, u64)> {
             let other = of.home == it.home && of.conn != it.conn;
             let mut told = first.iter().chain(&echoes);
             let again = |it: &Failed, by: &Failed| by.conn == it.conn && by.end_ns >= of.end_ns;
-            other && it.since_ns <= of.end_ns && !told.any(|by| again(it, by))
+            let same_life = lives.at(it.since_ns) == lives.at(of.end_ns);
+            let was_there = it.since_ns <= of.end_ns || it.has_identity && same_life;
+            other && was_there && !told.any(|by| again(it, by))
         };
         match first.iter().any(|of| is_of(&of)) {
             true => echoes.push(it),

@@ -156,6 +156,7 @@ impl Client {
                 since_ns,
                 conn,
                 home,
+                has_identity: self.association_of(conn).is_some(),
             }),
         }
     }

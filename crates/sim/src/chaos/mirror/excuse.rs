@@ -45,7 +45,7 @@ impl Course<'_> {
             _ => !lives.excuses(it),
         };
         let is_flush = |it: &&Failed| it.request.kind == nbd::Kind::Flush && it.is_io_error();
-        let echoes = echoes(failed);
+        let echoes = echoes(failed, lives);
         let is_echo = |it: &&Failed| echoes.contains(&key(it));
         let wrong = || failed.iter().filter(is_wrong).filter(|it| !is_echo(it));
         let other = wrong().find(|it| !is_flush(it)).copied();
