@@ -276,6 +276,17 @@ check attached_node_is_read dd if="$node" of=/dev/null bs=4k count=1 iflag=direc
 exec 9<&-
 check detaches braid detach v1 --socket $control
 same detached_node_is_gone "$(ls "$node" 2>/dev/null)" ""
+# One whose volume has left the file while it waited.
+node=$(braid attach v1 --socket $control)
+died
+volume v0 1 >/tmp/braid.toml
+node 0 >>/tmp/braid.toml
+begin
+reaches node_without_a_volume_is_named 60 grep -q "braid detach $node removes it" /tmp/run.log
+reaches detaches_by_path 60 braid detach "$node" --socket $control
+same node_of_no_volume_is_gone "$(ls "$node" 2>/dev/null)" ""
+refused detach_of_no_node braid detach "$node" --socket $control
+reaches first_is_served 60 sh -c "braid list --socket $control | grep -q /dev/ublkb0"
 kill "$run"
 wait "$run"
 same ends_well $? 0

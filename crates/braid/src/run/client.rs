@@ -120,9 +120,10 @@ pub enum EngineVerb {
         #[command(flatten)]
         common: Common,
     },
-    /// Remove the block device of a volume that was attached
+    /// Remove the block device of a volume that was attached, or one that waits for data that no
+    /// volume has any more
     Detach {
-        /// Volume
+        /// Volume, or /dev/ublkbN
         volume: String,
         /// Also while it is used: what is not written yet is lost
         #[arg(long)]

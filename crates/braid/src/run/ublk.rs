@@ -48,7 +48,7 @@ use std::fs;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sys::Errno;
 use sys::ublk::{Control, Info, Params, Phase, node_path};
 use takeover::{TakenOver, take_over};
@@ -145,17 +145,16 @@ pub struct Nodes {
     attached: Mutex<BTreeMap<String, NodeKeys>>,
 }
 
-/// Before threads that serve nodes start: sees whether a configuration can have nodes.
+/// Before threads start: sees whether a configuration can have nodes.
 ///
 /// # Errors
 /// There is no driver, or it is too old.
 pub fn prepare(config: &Config) -> anyhow::Result<()> {
-    if config.volumes.iter().any(|it| it.node().is_some()) {
-        check_driver(config)?;
-        // For all threads from now on. A core that serves a node says where it can't be.
-        let _ = sys::os::set_io_flusher();
-    }
-    Ok(())
+    // For all threads from now on, also without a node: one may be attached later, and the kernel's
+    // NBD client on this machine waits in the same way. A core that serves a node says where it
+    // can't be.
+    let _ = sys::os::set_io_flusher();
+    check_driver(config)
 }
 
 fn check_driver(config: &Config) -> anyhow::Result<()> {
@@ -373,23 +372,18 @@ impl Service {
     fn tell_orphans(&self) {
         let mut inner = self.nodes.inner();
         let of_engine = inner.records.all().iter();
-        let of_engine =
-            of_engine.filter(|it| it.engine == self.nodes.engine && it.attached.is_none());
+        let of_engine = of_engine.filter(|it| it.engine == self.nodes.engine);
         let all: Vec<NodeRecord> = of_engine.cloned().collect();
         for it in all {
             let volume = self.state().configured.volume(&it.volume).cloned();
-            if volume.is_some_and(|of| of.node().is_some()) {
-                continue;
-            }
-            let control = opened(&mut inner.control).ok();
-            let info = control.and_then(|control| control.info(it.number).ok());
-            if info.is_some_and(|of| of.server_flags == it.mark) {
+            // A node by verb needs no export.
+            let is_served = volume.is_some_and(|of| it.attached.is_some() || of.node().is_some());
+            if !is_served && is_there(&mut inner, it.number, it.mark) {
+                let path = node_path(it.number);
                 log::say(format!(
-                    "{} waits for the data of volume {} ({}), which has no ublk export now: what \
-                     uses it waits until it has one again",
-                    node_path(it.number),
-                    it.volume,
-                    it.data
+                    "{path} waits for the data of volume {} ({}), which has no ublk export now: \
+                     what uses it waits until it has one again; braid detach {path} removes it",
+                    it.volume, it.data
                 ));
             }
         }
@@ -658,7 +652,13 @@ impl Service {
     ///
     /// # Errors
     /// It is used, and nothing was done; or the driver refuses.
-    fn take_down(&self, inner: &mut Inner, of: &Leaving, force: bool) -> anyhow::Result<String> {
+    fn take_down(
+        &self,
+        inner: &mut Inner,
+        of: &Leaving,
+        force: bool,
+        wait: Duration,
+    ) -> anyhow::Result<String> {
         let (id, mark, path) = (of.id, of.mark, node_path(of.id));
         let at = inner.live.iter().position(|it| it.id == id);
         let started = at.and_then(|at| inner.live[at].removal.take());
@@ -666,7 +666,7 @@ impl Service {
             Some(child) => child,
             None => Started::remove(id, mark, force).map_err(|why| anyhow!("{path}: {why}"))?,
         };
-        match (child.wait(REMOVE_WAIT), at) {
+        match (child.wait(wait), at) {
             (Some(ended), _) => ended.map_err(|why| anyhow!("{why}"))?,
             (None, at) => {
                 if let Some(at) = at {
@@ -787,7 +787,7 @@ impl Service {
         let mut words = Vec::new();
         for it in self.nodes_to_remove(&inner, new) {
             if is_there(&mut inner, it.id, it.mark) {
-                let removed = self.take_down(&mut inner, &it, force);
+                let removed = self.take_down(&mut inner, &it, force, REMOVE_WAIT);
                 let path = removed.with_context(|| format!("volume {}", it.name))?;
                 words.push(format!("removed {path}"));
             }
@@ -810,27 +810,34 @@ impl Service {
             name: it.name.clone(),
         });
         if let Some(it) = node {
-            self.take_down(&mut inner, &it, force)?;
+            self.take_down(&mut inner, &it, force, REMOVE_WAIT)?;
         }
         let nodes = &self.nodes;
         Ok(Held { nodes, inner })
     }
 
-    /// The engine stops: nodes that are not used are removed, others wait for the next engine.
+    /// The engine stops: nodes that are not used are removed, others wait for the next engine. All
+    /// are stopped at the same time.
     pub fn close_nodes(&self) {
         let mut inner = self.nodes.inner();
         inner.is_closed = true;
-        let all: Vec<_> = inner
-            .live
-            .iter()
-            .map(|it| Leaving {
+        let mut all = Vec::new();
+        for it in &mut inner.live {
+            all.push(Leaving {
                 id: it.id,
                 mark: it.mark,
                 name: it.name.clone(),
-            })
-            .collect();
+            });
+            // One that can't be started is started below, and its error said.
+            it.removal = it
+                .removal
+                .take()
+                .or_else(|| Started::remove(it.id, it.mark, false).ok());
+        }
+        let begun = Instant::now();
         for it in all {
-            if let Err(why) = self.take_down(&mut inner, &it, false) {
+            let wait = REMOVE_WAIT.saturating_sub(begun.elapsed());
+            if let Err(why) = self.take_down(&mut inner, &it, false, wait) {
                 log::say(format!(
                     "{}: {why:#}; it waits for the next engine",
                     it.name

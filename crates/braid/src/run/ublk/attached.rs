@@ -5,9 +5,10 @@
 //! # Contract
 //! A node that was attached is as one of the file, but that its record says so: an engine after a
 //! kill takes it over where the file gives its volume none. It ends when it is detached, and with
-//! an engine that stops, unless it is used; and with this boot of the machine.
+//! an engine that stops, unless it is used; and with this boot of the machine. One that waits for
+//! data that no volume has is detached by its path.
 use super::driver::{is_there, opened};
-use super::{Inner, SOON};
+use super::{Inner, Leaving, REMOVE_WAIT, SOON};
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::run::config::NodeKeys;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use sys::ublk::node_path;
 
 /// How long a node that is attached may take to come.
 const ATTACH_WAIT: Duration = Duration::from_secs(20);
@@ -33,9 +35,16 @@ pub struct AttachParams {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DetachParams {
+    /// Or the path of the node.
     pub volume: String,
     #[serde(default)]
     pub force: bool,
+}
+
+/// The number of `/dev/ublkbN`.
+fn number_of(path: &str) -> Option<u32> {
+    let number = path.strip_prefix("/dev/ublkb")?.parse().ok()?;
+    (node_path(number) == path).then_some(number)
 }
 
 impl Service {
@@ -91,7 +100,14 @@ impl Service {
 
     /// `detach`.
     pub fn detach(&self, params: &DetachParams, by: &Caller<'_>) -> Result<Value, ControlError> {
-        let name = &params.volume;
+        let mut name = params.volume.clone();
+        if let Some(number) = number_of(&name) {
+            match self.volume_of_node(number, params.force)? {
+                Some(volume) => name = volume,
+                None => return Ok(json!({"volume": null, "node": name})),
+            }
+        }
+        let name = &name;
         let (_alone, volume) = self.alone_with(name, by)?;
         let uri = self
             .nodes
@@ -113,6 +129,27 @@ impl Service {
         self.nodes.attached().remove(name);
         drop(held);
         Ok(json!({"volume": name, "node": uri}))
+    }
+
+    /// The volume that serves a node; `None`: it waited for data that no volume has, and is removed.
+    fn volume_of_node(&self, number: u32, force: bool) -> Result<Option<String>, ControlError> {
+        let mut inner = self.nodes.inner();
+        if let Some(it) = inner.live.iter().find(|it| it.id == number) {
+            return Ok(Some(it.name.clone()));
+        }
+        inner.records.refresh();
+        let mut own = inner.records.all().iter();
+        let own = own.find(|it| it.number == number && it.engine == self.nodes.engine);
+        let waiting = own.map(|it| Leaving {
+            id: it.number,
+            mark: it.mark,
+            name: it.volume.clone(),
+        });
+        let waiting = waiting.filter(|it| is_there(&mut inner, it.id, it.mark));
+        let it = waiting.ok_or_else(|| ControlError::refused("it is no node of this engine"))?;
+        let removed = self.take_down(&mut inner, &it, force, REMOVE_WAIT);
+        removed.map_err(|why| ControlError::refused(format!("{why:#}")))?;
+        Ok(None)
     }
 
     /// Other ways to a block device, where there is no driver.
