@@ -91,7 +91,7 @@ mod volumes;
 mod wait;
 
 pub use change::{Change, Changed, Order, What};
-pub use counters::{PathCounters, PathReport};
+pub use counters::{ErrorClass, PathCounters, PathReport};
 pub use explain::{Came, Obstacle, Sample, Wait, Wanted};
 pub(crate) use extents::Witness;
 pub use hedge::HedgeStats;

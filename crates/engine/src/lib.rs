@@ -9,6 +9,7 @@
 //! * `nvme_server`: the NVMe/TCP server, another one
 //! * `queue_server`: commands of queues in shared memory, another one
 //! * `ublk_server`: requests of block devices of the kernel, another one
+//! * `latency`: histograms of how long I/O takes
 //! * `local`: files and block devices without paths, block devices as volumes are
 //! * `pipeline`: a request of any of them on its way over a device
 //! * `cross_core`: changes of which all cores have to know
@@ -26,6 +27,7 @@ mod devices;
 pub mod discovery;
 pub mod export;
 pub mod host;
+mod latency;
 pub mod limits;
 mod local;
 pub mod machine;
@@ -42,6 +44,7 @@ mod ublk_server;
 
 pub use self::core::{Core, listener_of};
 pub use cross_core::CoreMessage;
+pub use latency::{LATENCY_BUCKETS, LatencyHistogram, latency_below_ns};
 pub use local::{LOCALS_FROM, LocalConfig};
 pub use machine::{Around, ConnId, DeviceOp, DeviceRequest, LocalDevice, Machine, Output, Span};
 pub use nvme_server::{NvmeConfig, NvmeControl, NvmePlace};

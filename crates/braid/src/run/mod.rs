@@ -38,6 +38,7 @@ mod exports;
 mod forget;
 mod known;
 mod late;
+mod latency;
 mod limited;
 mod live;
 mod locks;

@@ -6,6 +6,7 @@ mod probation;
 
 use super::config::Volume;
 use super::entries::PathEntry;
+use super::latency;
 use super::service::{Service, State};
 use super::ublk::ShownNode;
 use crate::advice;
@@ -13,9 +14,10 @@ use crate::control::rpc::ControlError;
 use crate::hedges;
 use crate::uri::{PathKeys, UriKind};
 use cores::CoreReport;
+use engine::LatencyHistogram;
 use engine::QueueCounters;
 use engine::export::ExportCounters;
-use engine::host::{HedgeStats, PathReport, PathState};
+use engine::host::{ErrorClass, HedgeStats, PathReport, PathState};
 use policy::limits::{BUCKETS, FIRST_BUCKET_BYTES};
 use policy::{PathStats, Policy};
 use serde_json::{Map, Value, json};
@@ -151,7 +153,10 @@ impl<'a> Report<'a> {
                 "exports": self.exports(index),
             })
         });
-        json!({"volumes": volumes.collect::<Vec<_>>()})
+        json!({
+            "uptime_ns": self.service.started.elapsed().as_nanos() as u64,
+            "volumes": volumes.collect::<Vec<_>>(),
+        })
     }
 
     /// One volume, or the worst of all.
@@ -457,7 +462,12 @@ impl<'a> Report<'a> {
             "others": sum(|report| report.counters.ios[2]),
             "bytes_read": sum(|report| report.counters.bytes[0]),
             "bytes_written": sum(|report| report.counters.bytes[1]),
+            "latency": latency::json(&self.latency(volume, path)),
+            "live_ns": core0.and_then(|report| self.live_ns(report)),
+            "connects": core0.map(|report| report.counters.connects),
+            "losses": core0.map(|report| report.counters.losses),
             "errors": sum(|report| report.counters.errors),
+            "errors_by_class": self.errors_by_class(volume, path),
             "device_errors": sum(|report| report.counters.device_errors),
             "damaged_in": sum(|report| report.counters.damaged[0]),
             "damaged_out": sum(|report| report.counters.damaged[1]),
@@ -466,6 +476,34 @@ impl<'a> Report<'a> {
             "waited_full": sum(|report| report.counters.waited_full),
             "copies": sum(|report| report.counters.copies),
         })
+    }
+
+    /// Latencies on a path over all cores, by group.
+    fn latency(&self, volume: u16, path: usize) -> [LatencyHistogram; 3] {
+        let mut all: [LatencyHistogram; 3] = Default::default();
+        for report in self.reports(volume, path) {
+            let groups = all.iter_mut().zip(&report.latency);
+            groups.for_each(|(sum, more)| sum.add(more));
+        }
+        all
+    }
+
+    /// For how long a path of core 0 can be used.
+    fn live_ns(&self, report: &PathReport) -> Option<u64> {
+        let now_ns = self.cores.first()?.now_ns;
+        Some(now_ns.saturating_sub(report.live_ns?))
+    }
+
+    /// Errors of a path over all cores by class, but of classes without any.
+    fn errors_by_class(&self, volume: u16, path: usize) -> Map<String, Value> {
+        let of = |class: ErrorClass| {
+            let reports = self.reports(volume, path);
+            let count = reports.map(|it| it.counters.errors_by_class[class as usize]);
+            (class.name().to_owned(), count.sum::<u64>())
+        };
+        let all = ErrorClass::ALL.into_iter().map(of);
+        let any = all.filter(|(_, count)| *count > 0);
+        any.map(|(name, count)| (name, count.into())).collect()
     }
 
     /// Second copies of reads. The copies are among the reads of their paths.

@@ -49,9 +49,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// See the module.
 pub struct Service {
+    /// When the engine started.
+    pub started: Instant,
     pub identity: HostIdentity,
     pub senders: Senders,
     /// Of paths.
@@ -239,6 +242,7 @@ impl Service {
         let all = desired.volumes.into_iter().enumerate();
         let state = State::new(configured, all.map(running).collect());
         Self {
+            started: Instant::now(),
             identity,
             senders,
             changes: Changes::default(),

@@ -421,6 +421,11 @@ impl PathSession {
         !core::mem::take(&mut comeback.line).is_empty()
     }
 
+    /// Since when it can take I/O, ns, if it can.
+    pub(super) fn live_ns(&self) -> Option<u64> {
+        self.is_live().then_some(self.comeback.live_ns)
+    }
+
     /// Its queue is to be closed in order. Returns where it stood.
     pub(super) fn leave(&mut self) -> SessionState {
         self.comeback.end_report();

@@ -7,6 +7,7 @@ use super::probation::PathHealth;
 use super::types::{HostEvent, IoOp, PathFacts, PathState, ReconnectWait};
 use super::volumes::{LegRole, Volume};
 use super::{Multipath, WriteFailover, report};
+use crate::latency::LatencyHistogram;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::IoLimits;
@@ -15,6 +16,77 @@ use policy::limits::BUCKETS;
 use policy::{
     Aggregate, Group, KnobError, Knobs, PathIndex, PathStats, Policy, ProgramId, ProgramSlot,
 };
+
+/// Kinds of errors that paths answer with, for statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// The path failed, or was lost before it answered.
+    Path,
+    /// No answer within `io_timeout`.
+    TimedOut,
+    /// A passing failure of the controller, such as an internal error: the I/O is repeated.
+    Busy,
+    /// Damaged on the way, or not transferred.
+    Transfer,
+    /// The data can't be read or written, or are gone.
+    Media,
+    /// No space is left.
+    Space,
+    /// Write protected, reserved, or without the right.
+    Access,
+    /// The command was wrong, unknown, or beyond the end.
+    Request,
+    /// The engine stopped.
+    Stopped,
+}
+
+impl ErrorClass {
+    /// All of them, in order.
+    pub const ALL: [Self; 9] = [
+        Self::Path,
+        Self::TimedOut,
+        Self::Busy,
+        Self::Transfer,
+        Self::Media,
+        Self::Space,
+        Self::Access,
+        Self::Request,
+        Self::Stopped,
+    ];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Path => "path",
+            Self::TimedOut => "timeout",
+            Self::Busy => "busy",
+            Self::Transfer => "transfer",
+            Self::Media => "media",
+            Self::Space => "space",
+            Self::Access => "access",
+            Self::Request => "request",
+            Self::Stopped => "stopped",
+        }
+    }
+
+    /// That of an outcome; `None`: it was done.
+    pub fn of(outcome: Outcome, in_transit: bool) -> Option<Self> {
+        Some(match outcome {
+            Outcome::Done => return None,
+            _ if in_transit => Self::Transfer,
+            Outcome::PathError => Self::Path,
+            Outcome::TimedOut => Self::TimedOut,
+            Outcome::Busy { .. } => Self::Busy,
+            Outcome::MediaError | Outcome::CutShort | Outcome::Erased => Self::Media,
+            Outcome::NoSpace => Self::Space,
+            Outcome::ReadOnly | Outcome::Denied | Outcome::Reservation => Self::Access,
+            Outcome::Mismatch | Outcome::Unsupported | Outcome::Invalid | Outcome::PastEnd => {
+                Self::Request
+            }
+            Outcome::Stopped => Self::Stopped,
+        })
+    }
+}
 
 /// Counters of one path on this core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +99,12 @@ pub struct PathCounters {
     pub errors: u64,
     /// Of those, answered with an error of what is behind the path, repeated or not.
     pub device_errors: u64,
+    /// The errors by class, in the order of [`ErrorClass::ALL`].
+    pub errors_by_class: [u64; ErrorClass::ALL.len()],
+    /// Times that this core could use it, the first one included.
+    pub connects: u64,
+    /// Of those, that ended with its loss.
+    pub losses: u64,
     /// Transfers that were damaged or failed on the way: from the target, to it.
     pub damaged: [u64; 2],
     /// When the last of them was noticed, ns; 0: none was.
@@ -55,6 +133,9 @@ impl PathCounters {
                 let in_transit = slot.history.attempt == AttemptEnd::InTransit;
                 let is_device = outcome.is_device_error() && !in_transit;
                 self.device_errors += u64::from(is_device);
+                if let Some(class) = ErrorClass::of(outcome, in_transit) {
+                    self.errors_by_class[class as usize] += 1;
+                }
             }
             return;
         }
@@ -119,6 +200,10 @@ pub struct PathReport {
     /// The same by size of I/O (row A12), by group; empty where the policy does not keep sizes
     /// apart.
     pub buckets: Vec<[PathStats; BUCKETS]>,
+    /// Latencies of the I/Os that it did, from when each was placed on it, by group.
+    pub latency: [LatencyHistogram; 3],
+    /// Since when it can be used, ns of the core's clock; `None`: it is not live.
+    pub live_ns: Option<u64>,
     /// Facts that core 0 learnt of it.
     pub facts: Option<PathFacts>,
     /// Whether it is on probation, and how its probes went.
@@ -289,6 +374,8 @@ impl Multipath {
             counters: self.counters(volume, index),
             groups: Group::ALL.map(stats),
             buckets: head.map_or_else(Vec::new, |it| by_size(it, index)),
+            latency: path.map_or_else(Default::default, |it| *it.latency),
+            live_ns: path.and_then(|it| it.session.live_ns()),
             facts: path.and_then(|it| it.known.facts.as_deref().cloned()),
             health: health.unwrap_or_default(),
             hindrance: self.path_hindrance(volume, index),
@@ -411,11 +498,16 @@ mod tests {
         count(IoOp::Read, Outcome::Busy { after_ns: 0 }, in_transit);
         count_with(zeroes, Outcome::MediaError, plain, true);
         count_with(zeroes, Outcome::PathError, plain, true);
+        let mut errors_by_class = [0; ErrorClass::ALL.len()];
+        for class in [ErrorClass::Media, ErrorClass::Transfer, ErrorClass::Path] {
+            errors_by_class[class as usize] = 1;
+        }
         let want = PathCounters {
             ios: [1, 2, 1],
             bytes: [4096, 4096],
             errors: 3,
             device_errors: 1,
+            errors_by_class,
             ..PathCounters::default()
         };
         assert_eq!(counters, want);

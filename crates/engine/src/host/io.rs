@@ -536,6 +536,9 @@ impl VolumeIo<'_> {
             path.counters.count(slot, outcome);
         }
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
+        if outcome.is_done() {
+            path.latency[group(slot.io.op) as usize].record(latency_ns);
+        }
         let head = &mut self.volume.head;
         let timed = is_timed(slot);
         let group = group(slot.io.op);

@@ -87,6 +87,7 @@ impl Sessions<'_> {
             return; // it was lost before, for another reason, or closed in order
         };
         let was_live = matches!(before, SessionState::Live);
+        path.counters.losses += u64::from(was_live);
         let had_queues = before.has_association();
         path.cache.note_lost(others && !covered && had_queues);
         let head = &mut *on.head;

@@ -8,6 +8,7 @@ use super::fence;
 use super::io_table::Lane;
 use super::recovery::Recovery;
 use super::types::{Io, IoOp, PathConfig, PathEvent, PathFacts, PathKind, PathNews, PathState};
+use crate::latency::LatencyHistogram;
 use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -96,6 +97,8 @@ pub(super) struct Path {
     /// I/Os on this path, oldest first.
     pub lane: Lane,
     pub counters: PathCounters,
+    /// Latencies of the I/Os that it did, by group.
+    pub latency: Box<[LatencyHistogram; 3]>,
     /// I/Os on it that were asked back.
     pub aborts: Aborts,
     /// Core 0: Aborts for its controller.
@@ -187,6 +190,7 @@ impl Path {
             known: Known::default(),
             lane: Lane::EMPTY,
             counters: PathCounters::default(),
+            latency: Box::default(),
             aborts: Aborts::default(),
             abort_queue: AbortQueue::default(),
             questions: Vec::new(),

@@ -526,6 +526,7 @@ impl Sessions<'_> {
             return; // its queue became ready in the turn in which it was lost
         }
         let was_reported = path.session.begin_use(now_ns);
+        path.counters.connects += 1;
         path.cache.note_live();
         let has_queue = path.has_queue();
         on.head.set_enabled(at, has_queue);

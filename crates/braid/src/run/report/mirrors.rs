@@ -1,7 +1,9 @@
 //! How mirrors and their legs are doing (rows B2, B5).
 use super::{Health, Report};
 use crate::control::rpc::ControlError;
+use crate::run::latency;
 use crate::run::mirrors::PAUSED;
+use engine::LatencyHistogram;
 use engine::mirror::{LegReport, LegStatus, MirrorReport, MirrorState};
 use mirror::machine::Speed;
 use serde_json::{Value, json};
@@ -171,6 +173,16 @@ impl Report<'_> {
         })
     }
 
+    /// Latencies of a leg: on all paths of its volume, by group.
+    fn latency_of_paths(&self, volume: u16) -> [LatencyHistogram; 3] {
+        let mut all: [LatencyHistogram; 3] = Default::default();
+        for path in 0..self.state.volumes[volume].of.paths.len() {
+            let groups = all.iter_mut().zip(self.latency(volume, path));
+            groups.for_each(|(sum, more)| sum.add(&more));
+        }
+        all
+    }
+
     fn leg(&self, mirror: &MirrorReport, leg: &LegReport) -> Value {
         let volume = leg.volume.filter(|volume| self.state.volumes.has(*volume));
         let name = volume.map(|volume| self.state.volumes[volume].of.name.clone());
@@ -212,6 +224,7 @@ impl Report<'_> {
             "bytes_read": it.bytes_read,
             "bytes_written": it.bytes_written,
             "inflight": it.in_flight,
+            "latency": volume.map(|volume| latency::json(&self.latency_of_paths(volume))),
             "errors": it.errors,
             "read_errors": leg.facts.map(|facts| facts.errors),
             "repaired": leg.facts.map(|facts| facts.repaired),
