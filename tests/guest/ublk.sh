@@ -13,6 +13,8 @@ nqn = "$nqn"
 backend = "mem:256MiB"
 [[namespace]]
 backend = "mem:320MiB"
+[[namespace]]
+backend = "mem:64MiB"
 [[port]]
 listen = "127.0.0.1:4420"
 [[port]]
@@ -213,19 +215,31 @@ echo "longest pause: $(jq '[.jobs[].write.clat_ns.max] | max / 1e9' /tmp/tags.js
 check umount_xfs umount /mnt/xfs
 check repair_xfs xfs_repair -n /dev/ublkb7
 
-# Kills of engines about the time when they take it over: it is served at last, or said to be lost.
+# Kills of engines about the time when they take a node over: it is served at last, or said to be
+# lost. Others could be lost as well: there are none.
+{
+    printf 'keep_alive_tmo = "1s"\ncores = 2\n'
+    volume v2 3
+    node 9
+} >/tmp/braid.toml
+check others_leave braid reload --socket $control
+reaches node_of_the_third 60 test -b /dev/ublkb9
 for hundredths in 0 1 2 3 4 5 6 7 8 9; do
     lines=$(wc -l </tmp/run.log)
     killed
-    until_true 60 sh -c "tail -n +$((lines + 1)) /tmp/run.log | grep -q 'v1: ready'"
+    until_true 60 sh -c "tail -n +$((lines + 1)) /tmp/run.log | grep -q 'v2: ready'"
     sleep 0.0$hundredths
 done
 lines=$(wc -l </tmp/run.log)
 killed
-served_or_lost() { later 7 || says v1 "beyond repair"; }
+served_or_lost() { later 9 || says v2 "beyond repair"; }
 reaches take_over_ends_or_is_said 60 served_or_lost
-later 7 && echo "it was taken over" || echo "it is beyond repair"
+later 9 && echo "it was taken over" || echo "it is beyond repair"
 same no_bug_of_the_kernel "$(dmesg | grep -c 'BUG:')" 0
+configuration >/tmp/braid.toml
+check unused_one_leaves braid reload --socket $control
+same it_is_gone "$(ls /dev/ublkb9 2>/dev/null)" ""
+for id in 0 1 7; do reaches node_${id}_is_back 60 test -b /dev/ublkb$id; done
 
 # No path is there: settings wait for I/O, and the engine can be killed nevertheless.
 queue=/sys/block/ublkb7/queue

@@ -31,6 +31,16 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
     write_by(path, |_| Ok(value))
 }
 
+/// Replaces a file whose content means nothing after the machine has restarted: without a wait for
+/// the disk.
+///
+/// # Errors
+/// It can't be written; then it is as before.
+pub fn write_until_restart<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
+    let replaced = replace_by(path, false, |_| text_of(value));
+    replaced.with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Replaces a file by one with a value that depends on what the new file is.
 ///
 /// # Errors
@@ -47,7 +57,7 @@ pub fn write_by<T: Serialize>(
 /// # Errors
 /// It can't be written; then it is as before, or is the new one and may not outlast the power.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let replaced = replace_by(path, |_| Ok(bytes.to_vec()));
+    let replaced = replace_by(path, true, |_| Ok(bytes.to_vec()));
     replaced.with_context(|| format!("cannot write {}", path.display()))
 }
 
@@ -83,18 +93,21 @@ fn replace<T: Serialize>(
     path: &Path,
     value: impl FnOnce(&fs::File) -> std::io::Result<T>,
 ) -> anyhow::Result<()> {
-    replace_by(path, |file| {
-        let text = serde_json::to_string_pretty(&value(file)?)?;
-        if text.len() as u64 > TEXT_BYTES_MAX {
-            // The next engine would refuse to start with it.
-            bail!("it would have more than {}", format_bytes(TEXT_BYTES_MAX));
-        }
-        Ok(text.into_bytes())
-    })
+    replace_by(path, true, |file| text_of(&value(file)?))
+}
+
+fn text_of<T: Serialize>(value: &T) -> anyhow::Result<Vec<u8>> {
+    let text = serde_json::to_string_pretty(value)?;
+    if text.len() as u64 > TEXT_BYTES_MAX {
+        // The next engine would refuse to start with it.
+        bail!("it would have more than {}", format_bytes(TEXT_BYTES_MAX));
+    }
+    Ok(text.into_bytes())
 }
 
 fn replace_by(
     path: &Path,
+    durably: bool,
     bytes: impl FnOnce(&fs::File) -> anyhow::Result<Vec<u8>>,
 ) -> anyhow::Result<()> {
     create(path.parent().context("no directory")?)?;
@@ -103,7 +116,9 @@ fn replace_by(
     freeze::step("empty yet:", &path.display());
     let replaced = || {
         file.write_all(&bytes(&file)?)?;
-        file.sync_all()?;
+        if durably {
+            file.sync_all()?;
+        }
         freeze::step("not in its place yet:", &path.display());
         anyhow::Ok(fs::rename(&temporary, path)?)
     };
@@ -113,7 +128,10 @@ fn replace_by(
         return Err(error);
     }
     freeze::step("in its place:", &path.display());
-    Ok(sync_directory(path)?)
+    if durably {
+        sync_directory(path)?;
+    }
+    Ok(())
 }
 
 /// A directory, durably: each new one is named in another that must be written too.

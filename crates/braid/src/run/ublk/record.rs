@@ -189,7 +189,8 @@ impl NodeRecords {
         &self.boot
     }
 
-    /// Keeps one, durably.
+    /// Keeps one for this boot: that needs no wait for a disk, in which a kill would leave a node
+    /// beyond repair that is being taken over.
     ///
     /// # Errors
     /// The file can't be written.
@@ -199,7 +200,7 @@ impl NodeRecords {
             return Ok(());
         }
         ensure!(!self.boot.is_empty(), "{BOOT_ID} can't be read");
-        state::write(&self.path(record.number, record.mark), &record)?;
+        state::write_until_restart(&self.path(record.number, record.mark), &record)?;
         self.all.retain(|it| !is_it(it));
         self.all.push(record);
         Ok(())
