@@ -44,7 +44,7 @@ use super::device;
 use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
-use super::types::{HostEvent, PathEvent, PathKind, PathNews};
+use super::types::{Heard, HostEvent, PathEvent, PathKind, PathNews};
 use super::volumes::Volume;
 use super::{Multipath, report};
 use alloc::string::String;
@@ -85,9 +85,9 @@ impl Path {
         }
     }
 
-    /// A core has seen a flush of it fail that nobody waits for.
-    fn report_failed_flush(&self, core: u16, out: &mut Outbox) {
-        out.tell_cores(self.news(PathEvent::FlushFailed(core)));
+    /// A core has seen a flush of it fail.
+    fn report_failed_flush(&self, core: u16, heard: Heard, out: &mut Outbox) {
+        out.tell_cores(self.news(PathEvent::FlushFailed(core, heard)));
     }
 }
 
@@ -342,30 +342,9 @@ impl VolumeIo<'_> {
         let core = self.on.settings.core;
         let (path, on) = self.path(at);
         if !device::is_queue(&path.kind) {
-            on.out.tell_cores(path.news(PathEvent::FlushError(core)));
+            path.report_failed_flush(core, Heard::ByClient, on.out);
         }
-        self.tell_of_lost_flush(at, now_ns);
-    }
-
-    /// The same, on another core.
-    pub(super) fn lost_by_flush_elsewhere(&mut self, at: PathIndex, core: u16, now_ns: u64) {
-        // Core 0 tells all, also who saw it.
-        if core == self.on.settings.core {
-            return;
-        }
-        if self.on.settings.core == 0 {
-            let news = self.volume.paths[at].news(PathEvent::FlushError(core));
-            self.on.out.tell_cores(news);
-        }
-        self.tell_of_lost_flush(at, now_ns);
-    }
-
-    fn tell_of_lost_flush(&mut self, at: PathIndex, now_ns: u64) {
-        let (path, on) = self.path(at);
-        let line = on.line(path, report::FLUSH_FAILED);
-        self.volume.totals.flush_failed = Some((now_ns, at));
-        self.volume.losses.report(line);
-        self.fail_flushes(now_ns);
+        self.tell_of_failed_flush(at, Heard::ByClient, now_ns);
     }
 
     /// A flush of a path that nobody waits for any more has failed: what was acknowledged before
@@ -373,20 +352,48 @@ impl VolumeIo<'_> {
     /// say so.
     #[cold]
     pub(super) fn unowned_flush_failed(&mut self, at: PathIndex, now_ns: u64) {
-        self.volume.paths[at].report_failed_flush(self.on.settings.core, &mut self.on.out);
-        self.fail_next_flush(at, now_ns);
+        let core = self.on.settings.core;
+        let (path, on) = self.path(at);
+        path.report_failed_flush(core, Heard::ByNobody, on.out);
+        self.tell_of_failed_flush(at, Heard::ByNobody, now_ns);
     }
 
-    /// The same, from another core.
-    pub(super) fn flush_failed_elsewhere(&mut self, at: PathIndex, core: u16, now_ns: u64) {
+    /// A flush has failed on another core.
+    pub(super) fn flush_failed_elsewhere(
+        &mut self,
+        at: PathIndex,
+        core: u16,
+        heard: Heard,
+        now_ns: u64,
+    ) {
         // Core 0 tells all, also who saw it.
         if core == self.on.settings.core {
             return;
         }
         if self.on.settings.core == 0 {
-            self.volume.paths[at].report_failed_flush(core, &mut self.on.out);
+            let (path, on) = self.path(at);
+            path.report_failed_flush(core, heard, on.out);
         }
-        self.fail_next_flush(at, now_ns);
+        self.tell_of_failed_flush(at, heard, now_ns);
+    }
+
+    /// The volume's flushes that are under way fail for it, and each client's next one; or those
+    /// that wait, or the next one of any client.
+    fn tell_of_failed_flush(&mut self, at: PathIndex, heard: Heard, now_ns: u64) {
+        let (path, on) = self.path(at);
+        let line = on.line(path, report::FLUSH_FAILED);
+        self.volume.totals.flush_failed = Some((now_ns, at));
+        match heard {
+            Heard::ByClient => {
+                self.volume.losses.report(line);
+                self.fail_flushes(now_ns);
+            }
+            Heard::ByNobody => {
+                self.volume.paths[at].cache.all_flushed();
+                self.volume.fail_next_flush(line, &mut self.on.out);
+                self.release_flushes(now_ns);
+            }
+        }
     }
 
     /// The same, from another core.
@@ -397,17 +404,6 @@ impl VolumeIo<'_> {
         if self.volume.paths[at].cache.take_inherited() {
             self.release_flushes(now_ns);
         }
-    }
-
-    /// The volume's flushes that wait fail for it, or the next one.
-    fn fail_next_flush(&mut self, at: PathIndex, now_ns: u64) {
-        let path = &mut self.volume.paths[at];
-        path.cache.all_flushed();
-        self.volume.totals.flush_failed = Some((now_ns, path.index));
-        let (path, on) = self.path(at);
-        let line = on.line(path, report::FLUSH_FAILED);
-        self.volume.fail_next_flush(line, &mut self.on.out);
-        self.release_flushes(now_ns);
     }
 
     pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {

@@ -150,9 +150,8 @@ impl Sessions<'_> {
             PathEvent::GivenUp => self.io().given_up(at, now_ns),
             PathEvent::Paused(until_ns) => self.volume.paths[at].pause(until_ns, &mut self.on.out),
             PathEvent::Flushed => self.io().flushed_elsewhere(at, now_ns),
-            PathEvent::FlushError(core) => self.io().lost_by_flush_elsewhere(at, core, now_ns),
-            PathEvent::FlushFailed(core) => {
-                self.io().flush_failed_elsewhere(at, core, now_ns);
+            PathEvent::FlushFailed(core, heard) => {
+                self.io().flush_failed_elsewhere(at, core, heard, now_ns);
             }
             PathEvent::WritesGivenUp(core) => self.io().writes_given_up_elsewhere(at, core),
             PathEvent::Resetting(until_ns) => {

@@ -573,12 +573,8 @@ pub enum PathEvent {
     /// To core 0, and from it: a core has flushed what an engine before this one may have left in
     /// its controller's cache (T13).
     Flushed,
-    /// To core 0, and from it: a flush has failed that this core's device had when it was given up
-    /// (T13).
-    FlushFailed(u16),
-    /// To core 0, and from it: a flush has failed on a core, whose client was told: the others' are
-    /// to be told as well (T13).
-    FlushError(u16),
+    /// To core 0, and from it: a flush of its device has failed on this core (T13).
+    FlushFailed(u16, Heard),
     /// To core 0, and from it: this core has given up what a lost controller had not flushed, and
     /// its flushes have failed for that (T13).
     WritesGivenUp(u16),
@@ -590,6 +586,15 @@ pub enum PathEvent {
         /// Whether it had acknowledged writes that were not flushed (T13).
         unflushed: bool,
     },
+}
+
+/// Whether somebody has heard that a flush has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// The client that asked for it: each other one that is there hears of it too.
+    ByClient,
+    /// Nobody, as its path had been given up: the next flush fails for it.
+    ByNobody,
 }
 
 /// A controller that is not used before its bound is kept durably.

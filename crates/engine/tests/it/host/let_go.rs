@@ -3,7 +3,7 @@
 //! changes when it says that nobody executes them any more.
 use crate::common::{HostCore, NoMemory, host_config};
 use engine::host::{
-    HostConfig, HostControl, HostEvent, Io, IoDone, IoOp, PathConfig, PathEvent, PathKind,
+    Heard, HostConfig, HostControl, HostEvent, Io, IoDone, IoOp, PathConfig, PathEvent, PathKind,
     PathNews, PathState, Recovery, VolumeConfig,
 };
 use engine::machine::{DeviceError, DeviceOp, DeviceRequest, Output};
@@ -141,14 +141,10 @@ impl Rig {
             while let Some(event) = self.host.poll_event() {
                 match event {
                     HostEvent::Done(done) => self.done.push((self.now_ns, done)),
-                    HostEvent::Publish(PathNews::Of(
-                        ..,
-                        PathEvent::FlushFailed(core) | PathEvent::FlushError(core),
-                    ))
-                    | HostEvent::Report(PathNews::Of(
-                        ..,
-                        PathEvent::FlushFailed(core) | PathEvent::FlushError(core),
-                    )) => self.told.push(core),
+                    HostEvent::Publish(PathNews::Of(.., PathEvent::FlushFailed(core, _)))
+                    | HostEvent::Report(PathNews::Of(.., PathEvent::FlushFailed(core, _))) => {
+                        self.told.push(core)
+                    }
                     HostEvent::Loss(0, true) => self.unheard += 1,
                     _ => {}
                 }
@@ -422,7 +418,11 @@ fn t13_a_flush_that_failed_is_told_on_every_core_to_those_that_are_there() {
         rig.hangs = false;
         let before = rig.host.volume(0).unwrap().flush_losses();
         let result = if core == from { FAILED } else { Ok(()) };
-        let news = PathNews::Of(0, PathIndex(0), PathEvent::FlushError(from));
+        let news = PathNews::Of(
+            0,
+            PathIndex(0),
+            PathEvent::FlushFailed(from, Heard::ByClient),
+        );
         rig.host.handle_control(HostControl::Path(news), rig.now_ns);
         assert_eq!(rig.end(is_flush, result), 1);
         assert_ne!(rig.ended(9).unwrap().1, Outcome::Done, "{core} {from}");
@@ -487,7 +487,11 @@ fn t13_a_flush_that_failed_late_is_told_on_every_core() {
             rig.may_be_asked();
             assert_eq!(rig.end(is_flush, FAILED), 1);
         }
-        let news = PathNews::Of(0, PathIndex(1), PathEvent::FlushFailed(from));
+        let news = PathNews::Of(
+            0,
+            PathIndex(1),
+            PathEvent::FlushFailed(from, Heard::ByNobody),
+        );
         rig.host.handle_control(HostControl::Path(news), rig.now_ns);
         rig.settle();
         // Of core 0's own nobody tells it, and it tells all what any core says.
