@@ -9,6 +9,7 @@
 //! * `nvme_server`: the NVMe/TCP server, another one
 //! * `queue_server`: commands of queues in shared memory, another one
 //! * `ublk_server`: requests of block devices of the kernel, another one
+//! * `alarms`: what a person would call wrong of a path that works
 //! * `latency`: histograms of how long I/O takes
 //! * `local`: files and block devices without paths, block devices as volumes are
 //! * `pipeline`: a request of any of them on its way over a device
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod alarms;
 pub mod buddy;
 mod core;
 mod cross_core;

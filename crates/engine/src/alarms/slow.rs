@@ -1,0 +1,296 @@
+//! Whether a path turned slow: p90 of its reads or writes, against its own past and its peers.
+//!
+//! A round says that a path is slow if its p90 has grown [`TIMES`] times as much as that of its
+//! peers, and by [`Limits::slow_ns`] more than theirs. *Growth* is p90 now divided by what it
+//! usually is, so paths of different length can be compared, and a load that grows slows all of
+//! them. A path whose peers have no I/O has to do [`TIMES_ALONE`] times worse, do less than half
+//! of the I/O than before, and for longer: else it may just have more to do.
+//!
+//! No round counts in which the machine itself was late: its cores noticed nothing for a part of
+//! the difference, or half of all other paths, of whatever volume, became twice as slow too.
+use super::{Limits, Subject, Verdict, Why};
+use crate::latency::LatencyHistogram;
+use alloc::vec::Vec;
+
+/// Percentile that is compared, 1 / 1000. p90: one slow I/O in a hundred is a matter of the device,
+/// and on a busy machine of the CPU.
+const PERCENTILE: u64 = 900;
+/// So many samples make a round, or in [`SAMPLES_NS`] fewer make none. 10: the longest one alone
+/// decides nothing.
+const SAMPLES: u64 = 10;
+/// While a path is slow one is enough: probes come one by one.
+const SAMPLES_TO_END: u64 = 1;
+/// Samples are collected for so long at most.
+const SAMPLES_NS: u64 = 10_000_000_000;
+/// Paths with little I/O are compared with the last rounds of others, up to so old.
+const RECENT_NS: u64 = 3_000_000_000;
+/// Rounds until the usual level is known: 5 s.
+const ROUNDS_TO_LEARN: u32 = 10;
+/// A new level counts one part in so many. 64: half a minute of even load.
+const LEARN_SHIFT: u32 = 6;
+/// The same of one that is twice the usual: some minutes.
+const LEARN_SHIFT_SLOW: u32 = 10;
+/// Growth is in 1 / 1024.
+const ONE: u64 = 1024;
+/// Growth that is slow, and that is not slow any more, relative to the peers.
+const TIMES: u64 = 4;
+const TIMES_TO_END: u64 = 2;
+/// The same where no peer has I/O, with so many times [`Limits::slow_ns`].
+const TIMES_ALONE: u64 = 8;
+const SLOW_ALONE: u64 = 5;
+/// For so long, and in so many rounds, until it is certain.
+const LASTS_NS: u64 = 2_000_000_000;
+const LASTS_ALONE_NS: u64 = 10_000_000_000;
+const ROUNDS: u32 = 3;
+/// For so long it has to be well again.
+const WELL_NS: u64 = 2_500_000_000;
+/// One part in so many of the difference is as much as the cores may be late.
+const LATE_PART: u64 = 4;
+
+/// A path in a round: what its peers are compared with.
+#[derive(Clone, Copy, Debug)]
+pub struct Level {
+    pub subject: Subject,
+    pub group: u16,
+    /// 0: reads, 1: writes.
+    pub op: usize,
+    pub growth: Growth,
+}
+
+/// p90 now and usually.
+#[derive(Clone, Copy, Debug)]
+pub struct Growth {
+    pub now_ns: u64,
+    /// 0: not known.
+    pub was_ns: u64,
+    /// I/Os per s, now and usually.
+    rate: (u64, u64),
+}
+
+impl Growth {
+    /// In 1 / [`ONE`]; at least `ONE`.
+    fn times(&self) -> u64 {
+        (self.now_ns.saturating_mul(ONE) / self.was_ns.max(1)).max(ONE)
+    }
+}
+
+/// The others in a round.
+pub struct Peers<'a> {
+    pub all: &'a [Level],
+    pub subject: Subject,
+    pub group: u16,
+}
+
+impl Peers<'_> {
+    /// The peer in the middle by growth; the better one of two.
+    fn median(&self, op: usize) -> Option<Growth> {
+        let is_peer =
+            |it: &&Level| it.group == self.group && it.subject != self.subject && it.op == op;
+        let mut growths: Vec<Growth> = self
+            .all
+            .iter()
+            .filter(is_peer)
+            .map(|it| it.growth)
+            .filter(|it| it.was_ns > 0)
+            .collect();
+        growths.sort_unstable_by_key(Growth::times);
+        growths.get(growths.len().saturating_sub(1) / 2).copied()
+    }
+
+    /// Whether half of all other paths became slower at once, by a fourth as much at least: that is
+    /// the machine. One path that takes over the load of a slow one grows less.
+    fn is_machine(&self, own: Growth) -> bool {
+        let least = (2 * ONE).max(own.times() / TIMES);
+        let others = self.all.iter().filter(|it| it.subject != self.subject);
+        let known = others.filter(|it| it.growth.was_ns > 0);
+        let (slow, all) = known.fold((0, 0), |(slow, all), it| {
+            let is_slow = it.growth.times() >= least;
+            (slow + u32::from(is_slow), all + 1)
+        });
+        slow > 0 && 2 * slow >= all
+    }
+}
+
+/// Reads or writes of one path.
+#[derive(Debug, Default)]
+pub struct Series {
+    round: LatencyHistogram,
+    /// When the first and the last of them were reported, ns; valid if there are any.
+    from_ns: u64,
+    until_ns: u64,
+    usual: Usual,
+    /// Of the last round that had enough, and when that was, ns.
+    last: Option<(Growth, u64)>,
+    /// That round is yet to be judged.
+    is_new: bool,
+    streak: Streak,
+    is_slow: bool,
+    why: Option<Why>,
+}
+
+/// What was learnt of a series.
+#[derive(Debug, Default)]
+struct Usual {
+    rounds: u32,
+    /// ns, in 1 / 1024.
+    p90: u64,
+    /// I/Os per s.
+    rate: u64,
+}
+
+/// Rounds in a row of one kind.
+#[derive(Debug, Default)]
+struct Streak {
+    /// Of slow ones, or of good ones.
+    slow: bool,
+    rounds: u32,
+    from_ns: u64,
+}
+
+impl Streak {
+    /// For how long rounds are of this kind, if there are enough.
+    fn add(&mut self, slow: bool, now_ns: u64) -> Option<u64> {
+        if self.slow != slow || self.rounds == 0 {
+            *self = Self {
+                slow,
+                rounds: 0,
+                from_ns: now_ns,
+            };
+        }
+        self.rounds = self.rounds.saturating_add(1);
+        (self.rounds >= ROUNDS).then(|| now_ns.saturating_sub(self.from_ns))
+    }
+}
+
+impl Usual {
+    fn p90_ns(&self) -> u64 {
+        match self.rounds >= ROUNDS_TO_LEARN {
+            true => self.p90 >> 10,
+            false => 0,
+        }
+    }
+
+    fn learn(&mut self, now_ns: u64, rate: u64) {
+        let level = now_ns << 10;
+        self.rounds = self.rounds.saturating_add(1);
+        if self.rounds <= ROUNDS_TO_LEARN {
+            let rounds = u64::from(self.rounds);
+            self.p90 = (self.p90 * (rounds - 1) + level) / rounds;
+            self.rate = (self.rate * (rounds - 1) + rate) / rounds;
+            return;
+        }
+        let shift = match level >= 2 * self.p90 {
+            true => LEARN_SHIFT_SLOW,
+            false => LEARN_SHIFT,
+        };
+        self.p90 = self.p90 - (self.p90 >> shift) + (level >> shift);
+        self.rate = (self.rate * 63 + rate).div_ceil(64);
+    }
+}
+
+impl Series {
+    /// Adds latencies to the round.
+    pub fn add(&mut self, latencies: &LatencyHistogram, now_ns: u64) {
+        if latencies.count() == 0 {
+            return;
+        }
+        if self.round.count() == 0 {
+            self.from_ns = now_ns.saturating_sub(super::ROUND_NS);
+        }
+        self.until_ns = now_ns;
+        self.round.add(latencies);
+    }
+
+    /// Ends the round, if it has samples enough. Returns the last one, if it is recent.
+    pub fn end_round(&mut self, is_slow: bool, now_ns: u64) -> Option<Growth> {
+        self.collect(is_slow, now_ns);
+        let (growth, at_ns) = self.last?;
+        (now_ns.saturating_sub(at_ns) <= RECENT_NS).then_some(growth)
+    }
+
+    fn collect(&mut self, is_slow: bool, now_ns: u64) {
+        let least = match is_slow {
+            true => SAMPLES_TO_END,
+            false => SAMPLES,
+        };
+        if self.round.count() < least {
+            if self.round.count() > 0 && now_ns.saturating_sub(self.from_ns) >= SAMPLES_NS {
+                self.round = LatencyHistogram::default();
+            }
+            return;
+        }
+        let round = core::mem::take(&mut self.round);
+        let took_ns = self.until_ns.saturating_sub(self.from_ns).max(1);
+        let rate = round.count().saturating_mul(1_000_000_000) / took_ns;
+        let growth = Growth {
+            now_ns: round.quantile_ns(PERCENTILE).unwrap_or(0),
+            was_ns: self.usual.p90_ns(),
+            rate: (rate, self.usual.rate),
+        };
+        self.last = Some((growth, now_ns));
+        self.is_new = true;
+    }
+
+    fn judge(&mut self, op: usize, peers: &Peers<'_>, limits: &Limits, late_ns: u64, now_ns: u64) {
+        let is_new = core::mem::take(&mut self.is_new);
+        let Some((growth, _)) = self.last.filter(|_| is_new) else {
+            return;
+        };
+        if growth.was_ns == 0 || limits.slow_ns == 0 {
+            self.is_slow = false;
+            return self.usual.learn(growth.now_ns, growth.rate.0);
+        }
+        let peer = peers.median(op);
+        let (times, least_ns, lasts_ns) = match peer {
+            Some(_) => (TIMES, limits.slow_ns, LASTS_NS),
+            None => (TIMES_ALONE, SLOW_ALONE * limits.slow_ns, LASTS_ALONE_NS),
+        };
+        let of_peers = peer.map_or(ONE, |it| it.times());
+        let expected_ns = growth.was_ns.saturating_mul(of_peers) / ONE;
+        let more_ns = growth.now_ns.saturating_sub(expected_ns);
+        let grew = |times: u64| growth.times() >= of_peers.saturating_mul(times);
+        let lacks_load = peer.is_some() || growth.rate.0 < growth.rate.1 / 2;
+        let exceeds = grew(times) && more_ns >= least_ns && lacks_load;
+        let is_well = !grew(TIMES_TO_END) || more_ns < limits.slow_ns / 2;
+        if exceeds && (late_ns > more_ns / LATE_PART || peers.is_machine(growth)) {
+            return; // nothing can be said of this round
+        }
+        if exceeds || self.is_slow && !is_well {
+            self.why = Some(Why::Slow {
+                writes: op == 1,
+                now_ns: growth.now_ns,
+                was_ns: growth.was_ns,
+                peers_ns: peer.map(|it| it.now_ns),
+            });
+        }
+        if exceeds {
+            let lasts = self.streak.add(true, now_ns);
+            self.is_slow |= lasts.is_some_and(|ns| ns >= lasts_ns);
+        } else if is_well {
+            let lasts = self.streak.add(false, now_ns);
+            self.is_slow &= lasts.is_none_or(|ns| ns < WELL_NS);
+        }
+        // What may be an alarm is not learnt.
+        if !exceeds && !self.is_slow {
+            self.usual.learn(growth.now_ns, growth.rate.0);
+        }
+    }
+}
+
+/// Judges reads and writes of a path together.
+pub(super) fn judge(
+    series: &mut [Series; 2],
+    peers: &Peers<'_>,
+    limits: &Limits,
+    late_ns: u64,
+    now_ns: u64,
+) -> Verdict {
+    for (op, it) in series.iter_mut().enumerate() {
+        it.judge(op, peers, limits, late_ns, now_ns);
+    }
+    let slow = series.iter().find(|it| it.is_slow);
+    match slow.and_then(|it| it.why) {
+        Some(why) => Verdict::Holds(why),
+        None => Verdict::Ends,
+    }
+}
