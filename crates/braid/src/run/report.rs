@@ -210,10 +210,10 @@ impl<'a> Report<'a> {
         }))
     }
 
-    /// The keys of `nvme list-subsys -o json` (nvme-cli 2): of hosts `HostNQN`, `HostID`,
-    /// `Subsystems`; of those `Name`, `NQN`, `IOPolicy`, `Paths`; of those `Name`, `Transport`,
-    /// `Address`, `State` and, where the controller reports it, `ANAState`. Paths of other kinds
-    /// have no subsystem; `stat` has them.
+    /// The keys of `nvme list-subsys -o json` (nvme-cli 2), also of its verbose form: of hosts
+    /// `HostNQN`, `HostID`, `Subsystems`; of those `Name`, `NQN`, `Model`, `Serial`, `Firmware`,
+    /// `IOPolicy`, `Type`, `Paths`; of those `Name`, `Transport`, `Address`, `State`; `Cntlid`, and
+    /// `ANAState`, where they are known. Paths of other kinds have no subsystem; `stat` has them.
     pub fn list_subsys(&self) -> Value {
         let mut subsystems: BTreeMap<(usize, u16, String), Vec<Value>> = BTreeMap::new();
         let mut controllers = 0;
@@ -235,16 +235,26 @@ impl<'a> Report<'a> {
                 if let Some(ana) = report.and_then(ana_state) {
                     value["ANAState"] = ana.into();
                 }
+                if let Some(facts) = report.and_then(|it| it.facts.as_ref()) {
+                    value["Cntlid"] = facts.controller.cntlid.into();
+                }
                 subsystems.entry(key).or_default().push(value);
                 controllers += 1;
             }
         }
         let subsystems = subsystems.into_iter().zip(0..);
         let subsystems = subsystems.map(|(((_, volume, nqn), paths), number)| {
+            let mut all = 0..self.state.volumes[volume].of.paths.len();
+            let facts = all.find_map(|path| self.core0(volume, path)?.facts.as_ref());
+            let controller = facts.map(|it| &it.controller);
             json!({
                 "Name": format!("nvme-subsys{number}"),
                 "NQN": nqn,
+                "Model": controller.map(|it| &it.model),
+                "Serial": controller.map(|it| &it.serial),
+                "Firmware": controller.map(|it| &it.firmware),
                 "IOPolicy": self.state.volumes[volume].of.policy.to_string(),
+                "Type": "nvm",
                 "Paths": paths,
             })
         });

@@ -231,7 +231,18 @@ fn service_time_goes_by_the_throughput_that_the_user_gave_each_path() {
     let text = words(&pair.ask(&["stat"]).stdout);
     assert_eq!(text.matches("throughput 9").count(), 1, "{text}");
     let subsystems = pair.json(&["list-subsys"]);
-    assert_eq!(subsystems[0]["Subsystems"][0]["Paths"][0]["Throughput"], 9);
+    let subsystem = &subsystems[0]["Subsystems"][0];
+    assert_eq!(subsystem["Paths"][0]["Throughput"], 9);
+    for (key, value) in [("Model", "braid target"), ("Type", "nvm")] {
+        assert_eq!(subsystem[key], value, "{subsystem}");
+    }
+    let path = &subsystem["Paths"][0];
+    assert!(path["Cntlid"].as_u64() > Some(0), "{subsystem}");
+    let address = path["Address"].as_str().unwrap();
+    assert!(
+        address.starts_with("traddr=127.0.0.1,trsvcid="),
+        "{subsystem}"
+    );
     // 0: only where no other is usable. It changes while it runs.
     configure(
         pair.directory.path(),
