@@ -830,6 +830,9 @@ impl Machine for Core {
             ExportControl::Renew(export, offer, drain_ns) => {
                 self.nbd.renew(export, offer, drain_ns, now_ns);
             }
+            ExportControl::Dismiss(export, numbers, drain_ns) => {
+                self.nbd.dismiss(export, &numbers, drain_ns, now_ns);
+            }
             ExportControl::Refused(volume, why) => {
                 // One that is ready here was told of before it was.
                 if self.nbd.info(volume).is_none() {

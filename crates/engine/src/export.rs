@@ -71,6 +71,7 @@ use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use arrivals::Arrivals;
@@ -131,6 +132,8 @@ pub enum ExportControl {
     /// Offer what is offered under a number as something else: clients that are there are treated
     /// as by [`Self::Withdraw`], but the number is not free, and nobody says that it is.
     Renew(u32, Offer, u64),
+    /// Treat clients of an export with these [numbers](Reader::number) as by [`Self::Withdraw`].
+    Dismiss(u32, Arc<[u64]>, u64),
     /// Of a volume that core 0 has said [`HostEvent::Refused`] of, to the cores of its clients.
     Refused(u16, Option<String>),
     /// Export and client of the next connection that is adopted.
@@ -203,6 +206,10 @@ pub struct Reader {
     pub source: u64,
     /// Name in lines about it: its address or process.
     pub name: Box<str>,
+    /// Number that no other client has, for [`ExportControl::Dismiss`].
+    pub number: u64,
+    /// Its changes are refused, whatever the export's offer says.
+    pub read_only: bool,
 }
 
 /// Counts of one export on this core.
@@ -365,6 +372,16 @@ impl NbdServer {
     pub fn renew(&mut self, export: u32, offer: Offer, drain_ns: u64, now_ns: u64) {
         self.offer(export, offer);
         self.shut(Some(export), drain_ns, now_ns);
+    }
+
+    /// Clients of an export with these numbers are told that it is over.
+    pub fn dismiss(&mut self, export: u32, numbers: &[u64], drain_ns: u64, now_ns: u64) {
+        for client in 0..self.config.clients_max {
+            let it = &self.clients[usize::from(client)];
+            if it.export == export && !it.is_free() && numbers.contains(&it.reader.number) {
+                self.shut_one(client, drain_ns, now_ns);
+            }
+        }
     }
 
     pub fn expect_source(&mut self, export: u32, source: Reader) {

@@ -188,7 +188,7 @@ impl NbdServer {
                     self.outputs.push_back(Output::Resume(self.conn_of(client)));
                 }
                 State::Session(_) => {
-                    let exports = self.exports(devices, it.export);
+                    let exports = self.exports(devices, it);
                     let session = self.clients[usize::from(client)].session();
                     if let Some((session, exports)) = session.zip(exports) {
                         session.set_exports(exports);
@@ -213,8 +213,8 @@ impl NbdServer {
     }
 
     fn begin_session(&mut self, devices: &Devices, client: u16, now_ns: u64) {
-        let export = self.clients[usize::from(client)].export;
-        let Some(exports) = self.exports(devices, export) else {
+        let it = &self.clients[usize::from(client)];
+        let Some(exports) = self.exports(devices, it) else {
             let (conn, abort) = (self.conn_of(client), true);
             self.outputs.push_back(Output::Close { conn, abort });
             return;
@@ -232,7 +232,8 @@ impl NbdServer {
     }
 
     /// Export that a session offers; `None`: nothing that NBD could describe.
-    fn exports(&self, devices: &Devices, export: u32) -> Option<Exports> {
+    fn exports(&self, devices: &Devices, client: &Client) -> Option<Exports> {
+        let export = client.export;
         let offer = self.offers[export as usize].as_ref()?;
         if let Some(why) = self.why_refused(offer.volume) {
             return Some(Exports::none(why));
@@ -241,7 +242,7 @@ impl NbdServer {
         let limits = devices.limits(offer.volume)?;
         let minimum = 1 << info.block_shift;
         let features = Features {
-            read_only: offer.read_only || limits.read_only,
+            read_only: offer.read_only || client.reader.read_only || limits.read_only,
             flush: true,
             fua: true,
             trim: limits.deallocate,
@@ -391,7 +392,7 @@ impl NbdServer {
         }
     }
 
-    fn shut_one(&mut self, client: u16, drain_ns: u64, now_ns: u64) {
+    pub(super) fn shut_one(&mut self, client: u16, drain_ns: u64, now_ns: u64) {
         let (conn, abort) = (self.conn_of(client), true);
         match &mut self.clients[usize::from(client)].state {
             State::Free => {}

@@ -176,6 +176,34 @@ fn a_drain_is_over_in_time() {
     assert_eq!(rig.vacated(), 2);
 }
 
+/// Clients of one export have rights of their own, and each can be dismissed alone.
+#[test]
+fn read_only_client_is_dismissed_and_another_stays() {
+    let mut rig = Rig::ready(Setup::default());
+    let mut connect = |number, read_only| {
+        let reader = Reader {
+            number,
+            read_only,
+            ..Reader::default()
+        };
+        rig.control(ExportControl::Source(0, reader));
+        rig.connect(config(4))
+    };
+    let [reader, writer] = [connect(1, true), connect(2, false)];
+    let is_read_only = |rig: &Rig, client: usize| {
+        let ready = rig.clients.borrow().all[client].ready;
+        ready.unwrap().features.read_only
+    };
+    assert!(is_read_only(&rig, reader) && !is_read_only(&rig, writer));
+    rig.write(writer, 0, &super::pattern(0, 4096, 1));
+    assert_eq!(rig.read(reader, 0, 4096), super::pattern(0, 4096, 1));
+    rig.control(ExportControl::Dismiss(1, [2].into(), SECOND));
+    rig.control(ExportControl::Dismiss(0, [1, 3].into(), SECOND));
+    rig.until(SECOND, |rig| rig.is_closed(reader));
+    assert!(!rig.is_closed(writer));
+    rig.write(writer, 0, &super::pattern(0, 4096, 2));
+}
+
 /// Else who withdraws it next would hear that it is free while clients are there.
 #[test]
 fn an_export_that_is_offered_anew_is_free_for_nobody_until_it_is_withdrawn() {

@@ -216,6 +216,7 @@ fn a_client_stalled_in_the_middle_of_a_write_is_given_up_with_a_line() {
         Reader {
             source: 5,
             name: "192.0.2.9:4711".into(),
+            ..Reader::default()
         },
     ));
     let plain = half_a_write(&mut rig, 32 << 20);
