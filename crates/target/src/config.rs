@@ -63,6 +63,9 @@ pub struct Config {
     /// Host NQNs that may connect; none = any.
     #[serde(default)]
     pub hosts: Vec<String>,
+    /// Any host of other machines may connect.
+    #[serde(default)]
+    pub open: bool,
     /// Largest transfer: a power of two, 8 KiB…1 MiB.
     #[serde(default = "default_transfer_size")]
     pub transfer_size: Size,
@@ -296,6 +299,7 @@ impl Config {
             cntlid: default_cntlid(),
             discovery_nqn: None,
             hosts: Vec::new(),
+            open: false,
             transfer_size: default_transfer_size(),
             in_capsule: default_in_capsule(),
             queue_entries: default_queue_entries(),

@@ -31,7 +31,7 @@ const QUICK_NQN: &str = "nqn.2026-01.org.braid:target";
 pub struct ServeArgs {
     /// Configuration file in TOML (docs/configuration.md has every key); or, without one:
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["mem", "null", "file", "size",
-        "listen", "delay", "nqn", "cqt"])]
+        "listen", "open", "delay", "nqn", "cqt"])]
     config: Option<PathBuf>,
     /// One namespace in memory of this size
     #[arg(long, value_name = "SIZE")]
@@ -51,6 +51,9 @@ pub struct ServeArgs {
     /// one
     #[arg(long, value_name = "ADDRESS:PORT[,KEY=VALUE…]")]
     listen: Vec<String>,
+    /// Any host of another machine may connect; without it only loopback is listened on
+    #[arg(long)]
+    open: bool,
     /// Delay of every port that names none
     #[arg(long, value_name = "DURATION")]
     delay: Option<String>,
@@ -169,6 +172,7 @@ fn quick(args: &ServeArgs) -> anyhow::Result<Config> {
     let nqn = args.nqn.clone().unwrap_or_else(|| QUICK_NQN.into());
     let size = args.size.as_deref().map(Size::from_text).transpose();
     let mut config = Config::quick(nqn, backend, ports);
+    config.open = args.open;
     let cqt = args.cqt.as_deref().map(Duration::from_text).transpose();
     let cqt = cqt.map_err(|error| Usage::error(format!("--cqt: {error}")))?;
     config.cqt = cqt;

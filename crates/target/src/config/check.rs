@@ -12,6 +12,7 @@ use nvme::limits::{NAMESPACES_MAX, PORTS_MAX};
 use paths::limits::ARENA_BYTES_MAX;
 use paths::uri::UriKind;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use terminal::units::format_bytes;
 
 /// Longest NQN, bytes (NVMe Base 2.0, 4.7).
@@ -71,6 +72,13 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     let groups = config.groups();
     for port in &config.ports {
         check_listen(&port.listen)?;
+        if config.hosts.is_empty() && !config.open && !is_loopback(&port.listen) {
+            return Err(format!(
+                "listen \"{}\": other machines reach it: name the hosts that may connect (hosts = \
+                 [\"NQN\"]), or write open = true (without a file --open)",
+                port.listen
+            ));
+        }
         let error = |error| format!("listen \"{}\": {error}", port.listen);
         port.ana.check(&groups).map_err(error)?;
     }
@@ -194,6 +202,13 @@ fn check_cache(namespace: &Namespace) -> Result<(), String> {
             format_bytes(VOLATILE_CACHE_MAX)
         )),
     }
+}
+
+/// Whether only this machine reaches it. What a name stands for may change: it is not looked up.
+fn is_loopback(listen: &str) -> bool {
+    let host = listen.rsplit_once(':').map_or("", |(host, _)| host);
+    let address = listen.parse::<SocketAddr>();
+    host == "localhost" || address.is_ok_and(|it| it.ip().to_canonical().is_loopback())
 }
 
 fn check_listen(listen: &str) -> Result<(), String> {

@@ -66,7 +66,7 @@ impl Target {
             "cqt = \"0\""
         };
         let text = format!(
-            "nqn = \"{NQN}{}\"\ncntlid = [{first}, {}]\n{cqt}\n{}\n\
+            "nqn = \"{NQN}{}\"\ncntlid = [{first}, {}]\nopen = true\n{cqt}\n{}\n\
              [[namespace]]\nbackend = \"{}\"\n\
              size = \"{}\"\n{}\n[[port]]\nlisten = \"{address}\"\n",
             offer.name,

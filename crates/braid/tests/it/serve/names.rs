@@ -440,7 +440,7 @@ fn link_local_addresses_are_used_with_their_interface() {
     let place = Place(tempfile::tempdir().unwrap());
     let nqn = "nqn.2026-01.org.braid:zone";
     let mut command = cable.inside(0, BRAID);
-    command.args(["target", "--mem", "64MiB", "--nqn", nqn]);
+    command.args(["target", "--mem", "64MiB", "--nqn", nqn, "--open"]);
     command.args([
         "--listen",
         "[fe80::a%v0]:4420",

@@ -231,12 +231,27 @@ fn t33_a_namespace_that_was_grown_is_used_up_to_its_new_end() {
 }
 
 #[test]
+fn port_beyond_loopback_needs_hosts_or_open() {
+    for listen in [
+        "0.0.0.0:0,advertise=127.0.0.1",
+        "192.0.2.1:4420",
+        "[fe80::1%lo]:0",
+    ] {
+        let (code, error) = refused(&["--mem", "1MiB", "--listen", listen]);
+        assert_eq!(code, Some(2), "{error}");
+        for part in ["other machines reach it", "hosts = [\"NQN\"]", "--open"] {
+            assert!(error.contains(part), "{listen}: {error}");
+        }
+    }
+}
+
+#[test]
 fn a_wildcard_is_listened_on_and_never_told_to_hosts() {
-    let (code, error) = refused(&["--mem", "1MiB", "--listen", "0.0.0.0:0"]);
+    let (code, error) = refused(&["--mem", "1MiB", "--open", "--listen", "0.0.0.0:0"]);
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("add advertise=ADDRESS"), "{error}");
     let directory = tempfile::tempdir().unwrap();
-    let mem = ["--mem", "1MiB", "--listen"];
+    let mem = ["--mem", "1MiB", "--open", "--listen"];
     let arguments = [&mem[..], &["0.0.0.0:0,advertise=127.0.0.1"]].concat();
     let Some(target) = Target::start(directory.path(), "t.sock", &arguments, 1) else {
         return;
