@@ -4,6 +4,7 @@
 //! # Contract
 //! A Unix socket is private (0600) unless its export says more, and taken over only if nobody
 //! answers on it. TCP is loopback unless the address says otherwise.
+use super::admission::{Admitted, Guard, Peer, Reach, Refusals};
 use super::seats::Seats;
 use crate::control::access::Access;
 use crate::control::socket::PrivateSocket;
@@ -11,22 +12,22 @@ use crate::log;
 use crate::uri::zone;
 use anyhow::{Context, bail};
 use runtime::Kept;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cores::{RunControl, Sender};
 use engine::export::{ExportControl, Reader};
 
 /// Pause when a client couldn't be accepted: out of descriptors, most likely, which come back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Shortest time between two lines about clients of one address that are refused.
-const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
 /// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +103,15 @@ impl NbdAddress {
 }
 
 impl NbdAddress {
+    /// From where clients can reach it. What a name stands for may change: it is not looked up.
+    pub fn reach(&self) -> Reach {
+        match self {
+            Self::Unix(_) => Reach::Unix,
+            Self::Tcp(host, _) if host == "localhost" => Reach::Loopback,
+            Self::Tcp(host, _) => host.parse().map_or(Reach::Network, Reach::of),
+        }
+    }
+
     /// Whether it has port 0: it is another address each time.
     pub fn is_any(&self) -> bool {
         matches!(self, Self::Tcp(_, 0))
@@ -148,7 +158,7 @@ impl Bound {
     }
 
     /// Whether its file is gone, or another one's: no client can connect.
-    fn is_lost(&self) -> bool {
+    pub fn is_lost(&self) -> bool {
         match self {
             Self::Unix(socket) => !socket.is_there(),
             Self::Tcp(_) => false,
@@ -168,7 +178,11 @@ impl Bound {
         }
     }
 
-    fn listener(&self) -> std::io::Result<OwnedFd> {
+    /// Another descriptor of it.
+    ///
+    /// # Errors
+    /// None is left.
+    pub fn listener(&self) -> std::io::Result<OwnedFd> {
         match self {
             Self::Unix(socket) => socket.listener.try_clone().map(Into::into),
             Self::Tcp(listener) => listener.try_clone().map(Into::into),
@@ -197,11 +211,49 @@ impl Towards {
     }
 }
 
+/// Clients of an export over NBD that are connected, and how they were admitted.
+#[derive(Default)]
+pub struct Clients(Mutex<BTreeMap<u64, (Peer, Admitted)>>);
+
+/// One of them. Dropped, it is gone.
+struct Connected {
+    of: Arc<Clients>,
+    number: u64,
+}
+
+impl Clients {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, (Peer, Admitted)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(self: &Arc<Self>, peer: Peer, admitted: Admitted) -> Connected {
+        /// No client has 0.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.all().insert(number, (peer, admitted));
+        let of = Arc::clone(self);
+        Connected { of, number }
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.of.all().remove(&self.number);
+    }
+}
+
+/// Treatment of clients of an address.
+struct Door {
+    to: Towards,
+    guard: Guard,
+}
+
 /// A listener whose clients go to an engine. Dropped, it listens no more.
 pub struct Accepting {
     bound: Bound,
     /// Held from before a client is accepted until it is handed over.
-    target: Arc<Mutex<Towards>>,
+    door: Arc<Mutex<Door>>,
+    clients: Arc<Clients>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -210,16 +262,26 @@ impl Accepting {
     ///
     /// # Errors
     /// No descriptor or thread is left.
-    pub fn start(bound: Bound, target: Towards) -> anyhow::Result<Self> {
+    pub fn start(
+        bound: Bound,
+        target: Towards,
+        guard: Guard,
+        clients: Arc<Clients>,
+    ) -> anyhow::Result<Self> {
         let listener = bound.listener().context("cannot share a listener")?;
         rustix::io::ioctl_fionbio(&listener, true).context("cannot share a listener")?;
         let unix = matches!(bound, Bound::Unix(_));
         let name = bound.export(&target);
-        let target = Arc::new(Mutex::new(target));
-        let towards = Arc::clone(&target);
+        let door = Arc::new(Mutex::new(Door { to: target, guard }));
+        let (inner, connected) = (Arc::clone(&door), Arc::clone(&clients));
         let accept = move || {
             let mut warned = false;
-            let mut refused: Option<Instant> = None;
+            let mut refusals = Refusals::default();
+            let mut refuse = |why: &str| {
+                if let Some(line) = refusals.more(why) {
+                    log::say(format!("{name}: {line}"));
+                }
+            };
             loop {
                 use rustix::event::{PollFd, PollFlags, poll};
                 use rustix::io::Errno;
@@ -227,13 +289,13 @@ impl Accepting {
                 if poll(&mut ready, None).is_ok() && ready[0].revents().contains(PollFlags::HUP) {
                     return; // it was shut down
                 }
-                let target = towards.lock().unwrap_or_else(PoisonError::into_inner);
+                let door = inner.lock().unwrap_or_else(PoisonError::into_inner);
                 let socket = match accepted(&listener) {
                     Ok(socket) => socket,
                     Err(Errno::INVAL) => return,
                     Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => continue,
                     Err(error) => {
-                        drop(target);
+                        drop(door);
                         if !std::mem::replace(&mut warned, true) {
                             tracing::warn!(
                                 "{name} accepts no clients for now, and tries again: {error}"
@@ -244,27 +306,32 @@ impl Accepting {
                     }
                 };
                 warned = false;
-                let (number, to, seat) = match &*target {
-                    Towards::Listener(number, to) => (*number, to, None),
+                let peer = Peer::of(&socket, unix);
+                let Some(admitted) = door.guard.admits(peer) else {
+                    refuse(&format!("allow does not name {peer}"));
+                    continue;
+                };
+                let is_there = match &door.to {
+                    // Of a host over NVMe/TCP its NQN says who it is.
+                    Towards::Listener(number, to) => to.adopt(*number, socket, None),
                     Towards::Export(number, seats) => {
                         let (to, seat) = seats.take();
-                        let seat: Kept = Box::new(seat);
-                        (*number, to, Some(seat))
+                        let client = connected.add(peer, admitted);
+                        let source = Reader {
+                            number: client.number,
+                            read_only: admitted.read_only,
+                            ..reader(&socket, unix)
+                        };
+                        let source = ExportControl::Source(*number, source);
+                        let kept: Kept = Box::new((seat, client));
+                        to.send(RunControl::Export(source)) && to.adopt(*number, socket, Some(kept))
                     }
                     Towards::Nobody(why) => {
-                        let is_due = refused.is_none_or(|it| it.elapsed() > REFUSED_PAUSE);
-                        if let Some(why) = why.as_ref().filter(|_| is_due) {
-                            log::say(format!("{name}: a connection is refused: {why}"));
-                            refused = Some(Instant::now());
-                        }
-                        continue;
+                        why.iter().for_each(|why| refuse(why));
+                        true
                     }
                 };
-                // Of a host over NVMe/TCP its NQN says who it is.
-                let source = target.nbd().map(|_| reader(&socket, unix));
-                let source = source.map(|it| ExportControl::Source(number, it));
-                let told = source.is_none_or(|it| to.send(RunControl::Export(it)));
-                if !told || !to.adopt(number, socket, seat) {
+                if !is_there {
                     return;
                 }
             }
@@ -273,29 +340,61 @@ impl Accepting {
         let thread = builder.spawn(accept).context("cannot start a thread")?;
         Ok(Self {
             bound,
-            target,
+            door,
+            clients,
             thread: Some(thread),
         })
     }
 
-    /// Where clients go that connect from now on.
-    pub fn set_target(&self, to: Towards) {
-        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = to;
+    fn door(&self) -> MutexGuard<'_, Door> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Accepting::set_target`] and [`Accepting::set_access`], in one moment for clients: where
-    /// others may connect, those that were not accepted yet are disconnected.
+    /// Where clients go that connect from now on.
+    pub fn set_target(&self, to: Towards) {
+        self.door().to = to;
+    }
+
+    /// Clients that are admitted from now on.
+    pub fn set_guard(&self, guard: Guard) {
+        self.door().guard = guard;
+    }
+
+    /// Clients that are connected.
+    pub fn clients(&self) -> &Arc<Clients> {
+        &self.clients
+    }
+
+    /// Numbers of connected clients that would not be admitted now, or with other rights.
+    pub fn unfit(&self) -> Vec<u64> {
+        let door = self.door();
+        let all = self.clients.all();
+        let unfit = all
+            .iter()
+            .filter(|(_, (peer, admitted))| door.guard.admits(*peer) != Some(*admitted));
+        unfit.map(|(number, _)| *number).collect()
+    }
+
+    /// As [`Accepting::set_target`], [`Accepting::set_guard`] and [`Accepting::set_access`], in one
+    /// moment for clients: where others may connect, those that were not accepted yet are
+    /// disconnected.
     ///
     /// # Errors
     /// As [`Accepting::set_access`].
-    pub fn move_to(&self, to: Towards, before: &Access, after: &Access) -> anyhow::Result<()> {
-        let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn move_to(
+        &self,
+        to: Towards,
+        guard: Guard,
+        before: &Access,
+        after: &Access,
+    ) -> anyhow::Result<()> {
+        let mut door = self.door();
         self.set_access(before, after)?;
         if before != after {
             let listener = self.bound.listener().context("cannot share a listener")?;
             while accepted(&listener).is_ok() {}
         }
-        *target = to;
+        *door = Door { to, guard };
         Ok(())
     }
 
@@ -343,6 +442,7 @@ fn reader(socket: &OwnedFd, unix: bool) -> Reader {
     let of = |source, name: String| Reader {
         source,
         name: name.into(),
+        ..Reader::default()
     };
     if unix {
         return match rustix::net::sockopt::socket_peercred(socket) {

@@ -1,5 +1,6 @@
 //! The verbs that ask a running engine.
 use super::address::NbdAddress;
+use super::admission::Rule;
 use super::call::{
     AcceptParams, CancelParams, DiffParams, EngineCall, ForgetParams, KnobParams, PathParams,
     PolicyParams, ProgramParams, ReloadParams,
@@ -303,6 +304,13 @@ pub enum ExportVerb {
         /// Access to the Unix socket, octal: 0660 lets the group connect [default: 0600]
         #[arg(long, value_name = "MODE")]
         mode: Option<Mode>,
+        /// Clients that may connect: address=ADDRESS[/PREFIX], address=any, uid=USER or uid=any,
+        /// with ,read-only behind for those that may not write; several times [default: all]
+        #[arg(long, value_name = "RULE")]
+        allow: Vec<Rule>,
+        /// Any client of another machine may connect
+        #[arg(long)]
+        open: bool,
         #[command(flatten)]
         common: Common,
     },
@@ -691,6 +699,8 @@ fn export(verb: &ExportVerb) -> anyhow::Result<()> {
             owner,
             group,
             mode,
+            allow,
+            open,
             common,
         } => {
             let call = EngineCall::ExportAdd(ExportParams {
@@ -700,6 +710,8 @@ fn export(verb: &ExportVerb) -> anyhow::Result<()> {
                 owner: owner.clone(),
                 group: group.clone(),
                 mode: *mode,
+                allow: allow.clone(),
+                open: *open,
             });
             common.show(&call, |text, value| {
                 let volume = word(&value["volume"]);

@@ -25,7 +25,9 @@ mod subsystems;
 pub mod twice;
 
 use super::address::NbdAddress;
+use super::admission::{Admission, Rule};
 use super::cores;
+use super::metrics::MetricsAddress;
 use super::mirrors;
 use super::nvme_exports;
 use crate::cli::Usage;
@@ -153,6 +155,14 @@ pub struct Config {
         deserialize_with = "keys::some_keep_alive"
     )]
     pub discovery_keep_alive_tmo: Duration,
+    /// Where metrics are served.
+    pub metrics: Option<MetricsAddress>,
+    /// Clients that may read them; none: any.
+    #[serde(default)]
+    pub metrics_allow: Vec<Rule>,
+    /// Any client of other machines may read them.
+    #[serde(default)]
+    pub metrics_open: bool,
     /// Discovery controllers.
     #[serde(rename = "discovery", default)]
     pub discoveries: Vec<DiscoveryKeys>,
@@ -432,7 +442,10 @@ pub struct ExportKeys {
     /// Host NQNs that may connect; none: any.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// Any host of other machines may connect.
+    /// Clients of NBD that may connect; none: any.
+    #[serde(default)]
+    pub allow: Vec<Rule>,
+    /// Any client of other machines may connect.
     #[serde(default)]
     pub open: bool,
 }
@@ -478,6 +491,8 @@ pub struct Export {
     pub group: Option<Name>,
     /// Mode of the socket.
     pub mode: Option<Mode>,
+    /// Clients that may connect.
+    pub admission: Admission,
 }
 
 impl Config {
@@ -607,6 +622,10 @@ impl ExportKeys {
             owner: self.owner.clone(),
             group: self.group.clone(),
             mode: self.mode,
+            admission: Admission {
+                allow: self.allow.clone(),
+                open: self.open,
+            },
         })
     }
 }

@@ -1,14 +1,17 @@
 //! Exports of a running engine: added and removed by verb, changed by a reload.
 //!
 //! `export.add {"volume": "v0", "export": "unix:/…", "read_only": false, "owner": …, "group": …,
-//! "mode": "0660"}`, whose port 0 is a free one · `export.remove {"volume": "v0", "export": …}`
+//! "mode": "0660", "allow": ["uid=1000"], "open": false}`, whose port 0 is a free one ·
+//! `export.remove {"volume": "v0", "export": …}`
 //!
 //! # Contract
-//! An export that a reload changes goes on listening, and its clients stay, whoever may connect
-//! from then on; where it becomes read-only or no longer is, they are told that it is over, as at
-//! a removal, and may connect again. So they are where its address gets another volume. Those of a
-//! mirror that was stopped come, change and go without listening until it starts.
+//! An export that a reload changes goes on listening, and its clients stay, but those that its
+//! rules do not admit any more, or not as they did: they are told that it is over, as at a removal,
+//! and may connect again. Where it becomes read-only or no longer is, or its address gets another
+//! volume, all are. Exports of a mirror that was stopped come, change and go without listening
+//! until it starts.
 use super::address::{Accepting, Bound, NbdAddress, Towards};
+use super::admission::{Admission, Rule};
 use super::config::{Config, Export};
 use super::service::{Exported, Service, State};
 use crate::control::access::{Mode, Name};
@@ -33,6 +36,10 @@ pub struct ExportParams {
     pub owner: Option<Name>,
     pub group: Option<Name>,
     pub mode: Option<Mode>,
+    #[serde(default)]
+    pub allow: Vec<Rule>,
+    #[serde(default)]
+    pub open: bool,
 }
 
 /// How long clients that go to another core may finish what is in flight, ns: shorter than what
@@ -46,26 +53,28 @@ impl Service {
         params: &ExportParams,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
-        let nbd = address(&params.export)?;
-        let (_alone, volume) = self.alone_with(&params.volume, by)?;
-        let nbd = match self.state().is_stopped(&params.volume) {
-            true => nbd, // it gets a port when it listens
-            // The export is told from others by its port from now on.
-            false => {
-                let nbd = nbd.with_port();
-                nbd.map_err(|error| ControlError::refused(format!("{error:#}")))?
-            }
-        };
-        let export = Export {
-            nbd: nbd.clone(),
+        let mut export = Export {
+            nbd: address(&params.export)?,
             read_only: params.read_only,
             owner: params.owner.clone(),
             group: params.group.clone(),
             mode: params.mode,
+            admission: Admission {
+                allow: params.allow.clone(),
+                open: params.open,
+            },
         };
         export
             .check()
             .map_err(|(_, why)| ControlError::params(why))?;
+        let (_alone, volume) = self.alone_with(&params.volume, by)?;
+        // One of a stopped mirror gets a port when it listens; any other is told from others by its
+        // port from now on.
+        if !self.state().is_stopped(&params.volume) {
+            let nbd = export.nbd.with_port();
+            export.nbd = nbd.map_err(|error| ControlError::refused(format!("{error:#}")))?;
+        }
+        let nbd = export.nbd.clone();
         {
             let state = self.state();
             state.may_export(volume)?;
@@ -114,7 +123,9 @@ impl Service {
                 let bound = export.nbd.bind(&there.export.access());
                 let bound = bound.with_context(|| format!("volume {}", of.name))?;
                 let target = Towards::Export(number as u32, self.senders.seats(volume));
-                there.accepting = Accepting::start(bound, target)?;
+                let clients = Arc::clone(there.accepting.clients());
+                let guard = there.export.admission.guard()?;
+                there.accepting = Accepting::start(bound, target, guard, clients)?;
                 words.push(format!("made {} again", there.uri));
             }
         }
@@ -128,6 +139,22 @@ impl Service {
         };
         let renew = state.renewal(number, exported);
         self.senders.to_clients(exported.volume, || renew.clone());
+    }
+
+    /// Clients of an export that may not connect any more, or not as they did, are disconnected as
+    /// at a removal. Returns how many.
+    pub fn dismiss_clients(&self, state: &State, number: usize) -> usize {
+        let Some(exported) = &state.exports[number] else {
+            return 0; // it was removed meanwhile
+        };
+        let unfit: Arc<[u64]> = exported.accepting.unfit().into();
+        if !unfit.is_empty() {
+            let drain_ns = state.configured.drain_timeout.0;
+            self.senders.to_clients(exported.volume, || {
+                ExportControl::Dismiss(number as u32, Arc::clone(&unfit), drain_ns)
+            });
+        }
+        unfit.len()
     }
 
     /// A path of a volume has fewer I/O queues than there are cores: only the volume's home is sure
@@ -182,7 +209,10 @@ impl Service {
         self.offer_export(state, to, volume, &export);
         let target = Towards::Export(to as u32, self.senders.seats(volume));
         let access = (there.export.access(), export.access());
-        there.accepting.move_to(target, &access.0, &access.1)?;
+        let guard = export.admission.guard()?;
+        there
+            .accepting
+            .move_to(target, guard, &access.0, &access.1)?;
         let Some(exported) = self.withdraw_export(state, number) else {
             unreachable!("export {number} was seen under this lock");
         };
@@ -388,7 +418,9 @@ pub fn change(state: &mut State, number: usize, to: Export) -> anyhow::Result<()
     let there = state.exports[number].as_mut();
     let there = there.context("it was removed meanwhile")?;
     let before = there.export.access();
+    let guard = to.admission.guard()?;
     there.accepting.set_access(&before, &to.access())?;
+    there.accepting.set_guard(guard);
     there.export = to;
     Ok(())
 }
@@ -428,6 +460,7 @@ mod tests {
             owner: None,
             group: None,
             mode: None,
+            admission: Admission::default(),
         };
         let one = vec![export("unix:/a")];
         assert_eq!(state.keep_exports(v0, one.clone()), Ok(()));

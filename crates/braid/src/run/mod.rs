@@ -1,7 +1,7 @@
 //! `braid run`: volumes attached and exported; and the verbs that speak to it.
 //!
-//! * [`config`]: what it is to be; [`address`]: where clients connect; [`seats`]: which core they
-//!   go to
+//! * [`config`]: what it is to be; [`address`]: where clients connect; [`admission`]: which may;
+//!   [`seats`]: which core they go to; [`metrics`]: for Prometheus
 //! * [`cores`]: its cores; the crate `cores` has the machine of each
 //! * [`live`]: keys that change while it runs; [`notes`]: lines about volumes
 //! * [`choices`]: what survives a restart; [`marks`]: what survives a death; [`known`]: which
@@ -21,6 +21,7 @@
 //!   lead to: [`ends`]
 //! * [`mod@discovery`]: paths that come and go by themselves; [`connect`]: by a verb
 mod address;
+mod admission;
 pub mod call;
 mod check;
 mod choices;
@@ -44,6 +45,7 @@ mod live;
 mod locks;
 mod marked;
 mod marks;
+mod metrics;
 mod mirrors;
 mod names;
 mod notes;
@@ -221,6 +223,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let exported = exported.and_then(|()| service.serve_configured(host_ports, queue_sockets));
     let exported = exported.and_then(|()| service.serve_nodes());
     let exported = exported.and_then(|()| service.discover_configured());
+    let exported = exported.and_then(|()| service.serve_metrics());
     let ended = exported.and_then(|()| {
         socket.serve(&service)?;
         for line in service.exports_in_words() {

@@ -15,6 +15,7 @@
 //! While no volume of a subsystem was ever up, and one of them has `before_up = "refuse"`, its
 //! connections are closed at once.
 use super::address::{Accepting, Bound, Towards};
+use super::admission::Guard;
 use super::config::{Config, Namespace, Subsystem};
 use super::plan::Change;
 use super::ready;
@@ -33,6 +34,7 @@ use nvme::host::AnaState;
 use nvme::limits::NAMESPACES_MAX;
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use target::{reason, serial_of};
 
 /// Most connections of one subsystem: as of a target.
@@ -287,7 +289,10 @@ impl HostPort {
     /// No descriptor or thread is left.
     pub fn new(address: SocketAddr, listener: TcpListener) -> anyhow::Result<Self> {
         let bound = listener.local_addr()?;
-        let accepting = Accepting::start(Bound::Tcp(listener), Towards::Nobody(None))?;
+        let accepting = {
+            let to = Towards::Nobody(None);
+            Accepting::start(Bound::Tcp(listener), to, Guard::open(), Arc::default())?
+        };
         Ok(Self {
             address,
             bound,

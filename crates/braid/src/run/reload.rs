@@ -66,6 +66,7 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
     reload.check(force)?;
     let there = service.state().queue_sockets();
     reload.queues = queues::bind(&reload.new, &there)?;
+    let metrics = service.prepare_metrics(&reload.new)?;
     let mut steps = Reconciler::new(service, reload.desired.clone());
     let made = reload.prepare(&mut steps).and_then(|()| {
         freeze::step("after", &"all that can fail");
@@ -91,6 +92,7 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
             service.follow_speed(name);
         }
     }
+    changes.extend(service.apply_metrics(metrics));
     changes.extend(service.set_sources(sources));
     changes.extend(service.remove_volumes(&gone));
     service.nodes.look();
@@ -119,8 +121,11 @@ pub fn dry_run(service: &Service, force: bool) -> anyhow::Result<Vec<String>> {
     let queues = queues.then(|| "change [[queue]]".to_owned());
     let drain = state.configured.drain_timeout != reload.new.drain_timeout;
     let drain = drain.then(|| "set drain_timeout".to_owned());
+    let metrics = Service::changes_metrics(&state.configured, &reload.new);
+    let metrics = metrics.then(|| "change metrics".to_owned());
     Ok(lines
         .chain(nodes)
+        .chain(metrics)
         .chain(discovery)
         .chain(queues)
         .chain(drain)
@@ -373,10 +378,17 @@ impl<'a> Reload<'a> {
             let uri = uri.unwrap_or_default();
             match change {
                 Change::SetExport(_, before, after) => {
-                    if before.read_only != after.read_only {
+                    let gone = if before.read_only != after.read_only {
                         service.renew_export(&state, at);
-                    }
-                    changed.push(format!("changed {uri}"));
+                        0
+                    } else {
+                        service.dismiss_clients(&state, at)
+                    };
+                    let gone = match gone {
+                        0 => String::new(),
+                        count => format!(" (its rules disconnect {count} of its clients)"),
+                    };
+                    changed.push(format!("changed {uri}{gone}"));
                 }
                 Change::MoveExport(from, to, _) => {
                     changed.push(format!("{to}: took {uri} from {from}"));
@@ -574,11 +586,14 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     same.subsystems.clone_from(&old.subsystems);
     same.homes.clone_from(&old.homes);
     same.queues.clone_from(&old.queues);
+    same.metrics.clone_from(&old.metrics);
+    same.metrics_allow.clone_from(&old.metrics_allow);
+    same.metrics_open = old.metrics_open;
     same.program_files.clone_from(&old.program_files);
     if same != *old {
         bail!(
-            "of what stands before the volumes only drain_timeout, [[discovery]] and [[queue]] can \
-             change: restart the engine"
+            "of what stands before the volumes only drain_timeout, metrics, [[discovery]] and \
+             [[queue]] can change: restart the engine"
         );
     }
     Ok(())

@@ -20,6 +20,7 @@ use super::late::Absent;
 use super::live;
 use super::marked::Unanswered;
 use super::marks::Marks;
+use super::metrics::Metrics;
 use super::mirrors::{self, Found};
 use super::nvme_exports::{HostPort, Serving};
 use super::pending::Changes;
@@ -47,7 +48,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -71,6 +72,8 @@ pub struct Service {
     pub asked: Asked,
     /// Policies that users have loaded.
     pub programs: Programs,
+    /// For Prometheus.
+    pub metrics: Metrics,
     choices: Mutex<Choices>,
     marks: Mutex<Marks>,
     known: Mutex<Known>,
@@ -250,6 +253,7 @@ impl Service {
             ends: Ends::new(known),
             asked: Asked::default(),
             programs: Programs::new(registry.directory()),
+            metrics: Metrics::new(),
             discovery: Discovery::default(),
             file,
             choices: Mutex::new(choices),
@@ -318,6 +322,7 @@ impl Service {
         let Some(number) = state.free_export() else {
             unreachable!("room for exports was seen under this lock");
         };
+        let guard = export.admission.guard()?;
         let bound = match bound {
             Some(bound) => bound,
             None => export.nbd.bind(&export.access())?,
@@ -325,7 +330,7 @@ impl Service {
         let uri = bound.uri(&export.nbd);
         self.offer_export(state, number, volume, &export);
         let target = Towards::Export(number as u32, self.senders.seats(volume));
-        let accepting = Accepting::start(bound, target)?;
+        let accepting = Accepting::start(bound, target, guard, Arc::default())?;
         state.exports[number] = Some(Exported {
             volume,
             export,
@@ -367,6 +372,7 @@ impl Service {
 
     /// No export listens any more.
     pub fn close(&self) {
+        self.metrics.close();
         // While the cores serve what the stop of a device waits for.
         self.close_nodes();
         let mut state = self.state();
@@ -395,7 +401,9 @@ impl Service {
             let name = &state.volumes[it.volume].of.name;
             format!("{name}: {}\n", it.uri)
         });
-        exports.map(line).chain(namespaces).chain(queues).collect()
+        let metrics = self.metrics_uri().map(|uri| format!("metrics: {uri}\n"));
+        let all = exports.map(line).chain(namespaces).chain(queues);
+        all.chain(metrics).collect()
     }
 
     /// A volume is ready on this core. Returns whether it is on all that may have clients of it, or

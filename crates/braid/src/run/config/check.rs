@@ -2,6 +2,7 @@
 use super::{Config, Export, ExportKeys, PathKeys, QueueKeys, UblkNumber, Volume, mirror, twice};
 use crate::identity;
 use crate::run::address::NbdAddress;
+use crate::run::admission::Keys;
 use crate::run::nvme_exports;
 use crate::run::ublk::untold;
 use crate::units::format_bytes;
@@ -255,6 +256,16 @@ fn check_engine(config: &Config) -> Result<(), Wrong> {
     if !(1..=most).contains(&cores) {
         return wrong("cores", format!("cores must be 1…{most}"));
     }
+    match &config.metrics {
+        Some(address) => address
+            .check(&config.metrics_allow, config.metrics_open)
+            .or_else(|(key, text)| wrong(key, text))?,
+        None if config.metrics_allow.is_empty() && !config.metrics_open => {}
+        None => {
+            let key = ["metrics_allow", "metrics_open"][usize::from(config.metrics_open)];
+            return wrong(key, format!("{key} is of metrics, which has no address"));
+        }
+    }
     if !config.cpus.is_empty() && config.cpus.len() != cores {
         let text = "cpus must name one CPU for each of the cores";
         return wrong("cpus", text.to_owned());
@@ -368,12 +379,12 @@ fn check_export_keys(keys: &ExportKeys) -> Result<(), (&'static str, String)> {
         ("uuid", keys.uuid.is_some()),
         ("nguid", keys.nguid.is_some()),
         ("hosts", !keys.hosts.is_empty()),
-        ("open", keys.open),
     ];
     let of_nbd = [
         ("owner", keys.owner.is_some()),
         ("group", keys.group.is_some()),
         ("mode", keys.mode.is_some()),
+        ("allow", !keys.allow.is_empty()),
     ];
     let set = |all: &[(&'static str, bool)]| all.iter().find(|(_, set)| *set).map(|(key, _)| *key);
     if keys.ublk.is_some() {
@@ -381,7 +392,10 @@ fn check_export_keys(keys: &ExportKeys) -> Result<(), (&'static str, String)> {
             let text = "an export has nbd, nvme or ublk: write a [[volume.export]] for each";
             return Err(("ublk", text.into()));
         }
-        return match set(&of_nvme).or(set(&of_nbd)) {
+        return match set(&of_nvme)
+            .or(set(&of_nbd))
+            .or(set(&[("open", keys.open)]))
+        {
             Some(key) => Err((
                 key,
                 format!("{key} is not of ublk: rules of udev have its node"),
@@ -395,6 +409,11 @@ fn check_export_keys(keys: &ExportKeys) -> Result<(), (&'static str, String)> {
             None => check_export(&export),
         },
         (None, Some(address)) => match set(&of_nbd) {
+            Some("allow") => {
+                let text = "allow is of an export over NBD (nbd); hosts of NVMe/TCP are named by \
+                            hosts = [\"NQN\"]";
+                Err(("allow", text.into()))
+            }
             Some(key) => Err((key, format!("{key} is for nbd = \"unix:/path\""))),
             None => super::subsystems::check(keys, address),
         },
@@ -410,6 +429,12 @@ fn check_export_keys(keys: &ExportKeys) -> Result<(), (&'static str, String)> {
     }
 }
 
+/// Names of the keys about NBD clients.
+const NBD_KEYS: Keys = Keys {
+    allow: "allow",
+    open: "open",
+};
+
 pub(super) fn check_export(export: &Export) -> Result<(), (&'static str, String)> {
     let set = [
         ("owner", export.owner.is_some()),
@@ -418,10 +443,12 @@ pub(super) fn check_export(export: &Export) -> Result<(), (&'static str, String)
     ];
     match (&export.nbd, set.iter().find(|(_, set)| *set)) {
         (NbdAddress::Tcp(..), Some((key, _))) => {
-            Err((key, format!("{key} is for unix:/path; a TCP port has none")))
+            return Err((key, format!("{key} is for unix:/path; a TCP port has none")));
         }
-        _ => Ok(()),
+        _ => {}
     }
+    let checked = (export.admission).check(export.nbd.reach(), &export.nbd, &NBD_KEYS);
+    checked.map_err(|(key, text)| (key.unwrap_or("nbd"), text))
 }
 
 /// Whether a volume may be called so.

@@ -420,10 +420,7 @@ mod tests {
         one(&with("nsid = 0"), "an nsid is 1 to");
         one(&with("serial = \"123456789012345678901\""), "at most 20");
         one(&with("hosts = [\"x\"]"), "must begin with \"nqn.\"");
-        one(
-            "nbd = \"unix:/v0\"\nopen = true",
-            "open is of an export over NVMe/TCP",
-        );
+        one("nbd = \"unix:/v0\"\nopen = true", "open is for TCP");
         one(&other("0.0.0.0:4420", "open = true"), "is every address");
         one(
             &other("192.0.2.1:4420", ""),

@@ -1,6 +1,7 @@
 mod random;
 
 use super::*;
+use crate::run::admission::Admission;
 use crate::run::choices::Choices;
 use crate::run::config::tests::parsed;
 use crate::run::config::{Config, Kind, Volume};
@@ -50,6 +51,7 @@ fn export(number: u8, read_only: bool) -> Export {
         owner: None,
         group: None,
         mode: None,
+        admission: Admission::default(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Programs that serve until told to end, as processes: `braid run` with volumes and mirrors,
 //! `braid target`, and servers of hardware queues.
 
+mod admission;
 mod called;
 mod discovery;
 mod early;
@@ -10,6 +11,7 @@ mod faults;
 mod hangfs;
 mod hung;
 mod knobs;
+mod metrics;
 mod mirror;
 mod names;
 mod nbd;

@@ -459,7 +459,7 @@ fn link_local_addresses_are_used_with_their_interface() {
         "drain_timeout = \"5s\"\n[[discovery]]\nuri = \"nvme-tcp://[fe80::a%25v1]:4420\"\n\
          [[volume]]\nname = \"v0\"\nsubsystem = \"{nqn}\"\n\
          [[volume.path]]\nuri = \"nvme-tcp://[fe80::a%v1]:4420/{nqn}\"\n\
-         [[volume.export]]\nnbd = \"tcp:[fe80::b%v1]:0\"\n",
+         [[volume.export]]\nnbd = \"tcp:[fe80::b%v1]:0\"\nopen = true\n",
     );
     std::fs::write(place.path("b.toml"), text).unwrap();
     let mut command = cable.inside(1, BRAID);
