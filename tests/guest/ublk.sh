@@ -299,6 +299,7 @@ begin
 reaches node_without_a_volume_is_named 60 grep -q "braid detach $node removes it" /tmp/run.log
 reaches detaches_by_path 60 braid detach "$node" --socket $control
 same node_of_no_volume_is_gone "$(ls "$node" 2>/dev/null)" ""
+check node_of_an_earlier_file_too braid detach /dev/ublkb1 --socket $control
 refused detach_of_no_node braid detach "$node" --socket $control
 reaches first_is_served 60 sh -c "braid list --socket $control | grep -q /dev/ublkb0"
 kill "$run"
