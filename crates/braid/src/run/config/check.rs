@@ -441,11 +441,8 @@ pub(super) fn check_export(export: &Export) -> Result<(), (&'static str, String)
         ("group", export.group.is_some()),
         ("mode", export.mode.is_some()),
     ];
-    match (&export.nbd, set.iter().find(|(_, set)| *set)) {
-        (NbdAddress::Tcp(..), Some((key, _))) => {
-            return Err((key, format!("{key} is for unix:/path; a TCP port has none")));
-        }
-        _ => {}
+    if let (NbdAddress::Tcp(..), Some((key, _))) = (&export.nbd, set.iter().find(|(_, set)| *set)) {
+        return Err((key, format!("{key} is for unix:/path; a TCP port has none")));
     }
     let checked = (export.admission).check(export.nbd.reach(), &export.nbd, &NBD_KEYS);
     checked.map_err(|(key, text)| (key.unwrap_or("nbd"), text))
