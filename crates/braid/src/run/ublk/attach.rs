@@ -7,6 +7,7 @@ use crate::run::service::Service;
 use cores::{Begun, NodeQueue, RunControl, UblkControl};
 use std::collections::BTreeMap;
 use std::fs;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::sleep;
@@ -36,8 +37,8 @@ pub struct Attaching<'a> {
     pub spare: Option<fs::File>,
     file: Option<Arc<OwnedFd>>,
     mapped: BTreeMap<u16, UblkMapping>,
-    /// One that a core could not begin.
-    again: Option<Box<NodeQueue>>,
+    /// Those that cores could not begin.
+    again: BTreeMap<u16, Box<NodeQueue>>,
     /// Core and number of those that are served.
     pub queues: Vec<(u16, u32)>,
     said: Option<Instant>,
@@ -67,7 +68,7 @@ impl<'a> Attaching<'a> {
             spare: None,
             file: None,
             mapped: BTreeMap::new(),
-            again: None,
+            again: BTreeMap::new(),
             queues: Vec::new(),
             said: None,
         })
@@ -84,15 +85,11 @@ impl<'a> Attaching<'a> {
             sleep(SOON);
         }
         for queue in 0..self.count {
-            let mapped = self.map(queue).map_err(Ok);
-            let fetched = mapped.and_then(|()| self.fetch(queue).map_err(Err));
-            let why = match fetched {
-                Ok(Ok(())) => continue,
-                Ok(Err(error)) | Err(Ok(error) | Err(error)) => error,
-            };
-            return Err(format!("queue {queue}: {why}"));
+            let mapped = self.map(queue);
+            mapped.map_err(|why| format!("queue {queue} can't be mapped: {why}"))?;
         }
-        Ok(())
+        let fetched = self.fetch().unwrap_or_else(Err);
+        fetched.map_err(|why| format!("not all queues can be fetched from: {why}"))
     }
 }
 
@@ -111,12 +108,12 @@ impl TakesOver for Attaching<'_> {
         note(self.inner, key, |it| it.recovery = Recovery::Begun)
     }
 
-    fn note_fetching(&mut self) -> Result<(), String> {
+    fn note_mapping(&mut self) -> Result<(), String> {
         // A process that has the number of the one before is not told from it.
         let own = std::process::id() as i32;
         let pid = (own != self.pid).then_some(own);
         let key = (self.id, self.mark);
-        note(self.inner, key, |it| it.recovery = Recovery::Fetching(pid))
+        note(self.inner, key, |it| it.recovery = Recovery::Mapping(pid))
     }
 
     fn begin(&mut self) -> Result<(), Errno> {
@@ -148,41 +145,46 @@ impl TakesOver for Attaching<'_> {
         Ok(())
     }
 
-    fn fetch(&mut self, queue: u16) -> Result<Result<(), Errno>, Errno> {
-        let of = self.again.take().unwrap_or_else(|| {
-            let (Some(ring), Some(mapped)) =
-                (self.rings.remove(&queue), self.mapped.remove(&queue))
-            else {
-                unreachable!("queue {queue} is mapped once, and has a ring");
+    fn fetch(&mut self) -> Result<Result<(), Errno>, Errno> {
+        while let Some((queue, ring)) = self.rings.pop_first() {
+            let Some(mapped) = self.mapped.remove(&queue) else {
+                unreachable!("queue {queue} is mapped");
             };
             self.inner.queues_ever += 1;
-            Box::new(NodeQueue {
+            let of = NodeQueue {
                 number: self.inner.queues_ever,
                 volume: self.wanted.volume,
                 node: node_path(self.id),
                 queue: UblkQueue::new(ring, mapped),
-            })
-        });
-        let cores = &self.wanted.cores;
-        let core = cores[usize::from(queue) % cores.len()];
-        let number = of.number;
-        let (told, answer) = mpsc::sync_channel(1);
-        let attach = UblkControl::Attach(of, told);
-        let sender = self.service.senders.core(core);
-        sender.send(RunControl::Ublk(attach));
-        match answer.recv() {
-            Ok(Begun::Serves) => {
-                self.queues.push((core, number));
-                Ok(Ok(()))
-            }
-            Ok(Begun::NotYet(of, error)) => {
-                self.again = Some(of);
-                Ok(Err(error))
-            }
-            Ok(Begun::Refused(error)) => Err(error),
-            // The core has ended, and the engine with it.
-            Err(_) => Err(Errno::PIPE),
+            };
+            self.again.insert(queue, Box::new(of));
         }
+        // All at once: until the last one has fetched, a kill of the engine loses the device.
+        let mut answers = Vec::new();
+        for (queue, of) in mem::take(&mut self.again) {
+            let cores = &self.wanted.cores;
+            let core = cores[usize::from(queue) % cores.len()];
+            let number = of.number;
+            let (told, answer) = mpsc::sync_channel(1);
+            let attach = UblkControl::Attach(of, told);
+            let sender = self.service.senders.core(core);
+            sender.send(RunControl::Ublk(attach));
+            answers.push((queue, core, number, answer));
+        }
+        let (mut passes, mut is_final) = (Ok(()), Ok(()));
+        for (queue, core, number, answer) in answers {
+            match answer.recv() {
+                Ok(Begun::Serves) => self.queues.push((core, number)),
+                Ok(Begun::NotYet(of, error)) => {
+                    self.again.insert(queue, of);
+                    passes = Err(error);
+                }
+                Ok(Begun::Refused(error)) => is_final = Err(error),
+                // The core has ended, and the engine with it.
+                Err(_) => is_final = Err(Errno::PIPE),
+            }
+        }
+        is_final.map(|()| passes)
     }
 
     fn end(&mut self) -> Result<(), Errno> {

@@ -96,11 +96,11 @@ pub fn untold(of: &Volume) -> Option<String> {
 pub enum Recovery {
     /// None is under way.
     None,
-    /// The driver may have been told that it begins; no queue has fetched.
+    /// The driver may have been told that it begins; no queue is mapped.
     Begun,
-    /// Some queues may have fetched. The process that took it over, where the driver tells it from
+    /// Some queues may be mapped, and have fetched. The process that took it over, where the driver tells it from
     /// the one before: it has that one's number once the take-over has ended.
-    Fetching(Option<i32>),
+    Mapping(Option<i32>),
 }
 
 /// A node.

@@ -9,7 +9,8 @@
 //! A record says how far it may have come. With it, an engine goes on where another one ended
 //! before it had mapped a queue; after that the driver has the memory of the process that is gone,
 //! and no other one can map them. Where some queues had fetched and others not, another begin makes
-//! the driver of Linux 6.12 follow a null pointer: there is none then.
+//! the driver of Linux 6.12 follow a null pointer: there is none once a queue may have been mapped,
+//! but that a map is tried.
 use super::record::Recovery;
 use sys::Errno;
 
@@ -20,11 +21,11 @@ pub trait TakesOver {
     /// # Errors
     /// The file can't be written.
     fn note_begun(&mut self) -> Result<(), String>;
-    /// Records that queues may have fetched.
+    /// Records that queues may be mapped, and have fetched.
     ///
     /// # Errors
     /// The file can't be written.
-    fn note_fetching(&mut self) -> Result<(), String>;
+    fn note_mapping(&mut self) -> Result<(), String>;
     /// Begins it.
     ///
     /// # Errors
@@ -40,11 +41,11 @@ pub trait TakesOver {
     /// # Errors
     /// EINVAL: it is of another process. Others may pass.
     fn map(&mut self, queue: u16) -> Result<(), Errno>;
-    /// A core fetches its requests.
+    /// Cores fetch the requests of all queues, but those that do.
     ///
     /// # Errors
     /// The outer one is final, the inner one may pass.
-    fn fetch(&mut self, queue: u16) -> Result<Result<(), Errno>, Errno>;
+    fn fetch(&mut self) -> Result<Result<(), Errno>, Errno>;
     /// Ends it: requests come again.
     ///
     /// # Errors
@@ -74,22 +75,24 @@ pub enum TakenOver {
 /// Takes a device over. `before`: how far an earlier take-over may have come. `pid`: the process
 /// that the driver names as the last one that served it.
 pub fn take_over(it: &mut impl TakesOver, queues: u16, before: Recovery, pid: i32) -> TakenOver {
-    let is_begun = match before {
-        Recovery::None => false,
-        Recovery::Begun => true,
+    let (may_begin, is_begun) = match before {
+        Recovery::None => (true, false),
+        Recovery::Begun => (true, true),
         // It has ended: all queues had fetched.
-        Recovery::Fetching(Some(of)) if of == pid => false,
-        // All of them, or none.
-        Recovery::Fetching(_) if queues == 1 => true,
-        Recovery::Fetching(_) => return TakenOver::Lost(DIED.into()),
+        Recovery::Mapping(Some(of)) if of == pid => (true, false),
+        // All of them had fetched, or none.
+        Recovery::Mapping(_) if queues == 1 => (true, true),
+        Recovery::Mapping(_) => (false, true),
     };
     // Before it begins: later it might wait for a file system on this very device.
-    if before != Recovery::Begun
+    if may_begin
+        && before != Recovery::Begun
         && let Err(why) = it.note_begun()
     {
         return TakenOver::No(why);
     }
-    match it.begin() {
+    let begun = if may_begin { it.begin() } else { Ok(()) };
+    match begun {
         Ok(()) => {}
         Err(Errno::INVAL) if is_begun => {}
         Err(Errno::INVAL) => {
@@ -104,6 +107,9 @@ pub fn take_over(it: &mut impl TakesOver, queues: u16, before: Recovery, pid: i3
         }
         it.pause("open", &why.to_string());
     }
+    while let Err(why) = it.note_mapping() {
+        it.pause("record the take-over of", &why);
+    }
     for queue in 0..queues {
         while let Err(why) = it.map(queue) {
             if why == Errno::INVAL {
@@ -112,17 +118,12 @@ pub fn take_over(it: &mut impl TakesOver, queues: u16, before: Recovery, pid: i3
             it.pause("map a queue of", &why.to_string());
         }
     }
-    while let Err(why) = it.note_fetching() {
-        it.pause("record the take-over of", &why);
-    }
-    for queue in 0..queues {
-        loop {
-            match it.fetch(queue) {
-                Ok(Ok(())) => break,
-                Ok(Err(why)) => it.pause("fetch from", &why.to_string()),
-                Err(why) => {
-                    return TakenOver::Lost(format!("the driver refuses queue {queue}: {why}"));
-                }
+    loop {
+        match it.fetch() {
+            Ok(Ok(())) => break,
+            Ok(Err(why)) => it.pause("fetch from", &why.to_string()),
+            Err(why) => {
+                return TakenOver::Lost(format!("the driver refuses a queue: {why}"));
             }
         }
     }
@@ -174,8 +175,8 @@ mod tests {
                 false => Ok(()),
             }
         }
-        fn note_fetching(&mut self) -> Result<(), String> {
-            self.step("note fetching").map_err(|why| why.to_string())
+        fn note_mapping(&mut self) -> Result<(), String> {
+            self.step("note mapping").map_err(|why| why.to_string())
         }
         fn begin(&mut self) -> Result<(), Errno> {
             self.step("begin")
@@ -186,8 +187,8 @@ mod tests {
         fn map(&mut self, queue: u16) -> Result<(), Errno> {
             self.step(&format!("map {queue}"))
         }
-        fn fetch(&mut self, queue: u16) -> Result<Result<(), Errno>, Errno> {
-            match self.step(&format!("fetch {queue}")) {
+        fn fetch(&mut self) -> Result<Result<(), Errno>, Errno> {
+            match self.step("fetch") {
                 Err(Errno::PERM) => Err(Errno::PERM),
                 passes => Ok(passes),
             }
@@ -200,15 +201,14 @@ mod tests {
         }
     }
 
-    const ALL: [&str; 9] = [
+    const ALL: [&str; 8] = [
         "note",
         "begin",
         "open",
+        "note mapping",
         "map 0",
         "map 1",
-        "note fetching",
-        "fetch 0",
-        "fetch 1",
+        "fetch",
         "end",
     ];
 
@@ -261,33 +261,40 @@ mod tests {
     }
 
     #[test]
-    fn driver_is_not_asked_where_some_queues_had_fetched() {
-        let step = |queues, of, pid| {
-            let mut it = Fake::default();
-            let ended = take_over(&mut it, queues, Recovery::Fetching(of), pid);
+    fn take_over_is_not_begun_again_where_some_queues_may_have_fetched() {
+        let step = |queues, of, pid, fails: &[_]| {
+            let mut it = Fake::failing(fails);
+            let ended = take_over(&mut it, queues, Recovery::Mapping(of), pid);
             (ended, it.steps.iter().any(|it| it == "begin"))
         };
+        let taken = [("map 0", Errno::INVAL)];
         for of in [Some(78), None] {
-            let (ended, has_begun) = step(2, of, 77);
+            let (ended, has_begun) = step(2, of, 77, &taken);
             is_lost(&ended, "an engine died");
             assert!(!has_begun, "it would follow a null pointer");
+            let free = (TakenOver::Done, false);
+            assert_eq!(step(2, of, 77, &[]), free, "no queue was mapped");
         }
         assert_eq!(
-            step(2, Some(77), 77),
+            step(2, Some(77), 77, &[]),
             (TakenOver::Done, true),
             "it had ended"
         );
-        assert_eq!(step(1, None, 77), (TakenOver::Done, true), "one queue");
+        let begun = [("begin", Errno::INVAL)];
+        for fails in [&begun[..], &[]] {
+            let ended = step(1, None, 77, fails);
+            assert_eq!(ended, (TakenOver::Done, true), "one queue");
+        }
     }
 
     #[test]
     fn step_that_fails_after_it_began_is_repeated() {
         let many = [("open", Errno::MFILE); 100].into_iter();
         let others = [
+            ("note mapping", Errno::NOSPC),
             ("map 1", Errno::NOMEM),
-            ("note fetching", Errno::NOSPC),
-            ("fetch 0", Errno::NOSPC),
-            ("fetch 1", Errno::NOMEM),
+            ("fetch", Errno::NOSPC),
+            ("fetch", Errno::NOMEM),
         ];
         let fails: Vec<_> = many.chain(others).collect();
         let mut it = Fake::failing(&fails);
@@ -300,7 +307,7 @@ mod tests {
     fn device_that_cannot_be_served_is_said_to_be_lost() {
         let lost = |step, why| taken(&mut Fake::failing(&[(step, why)]), false);
         is_lost(&lost("open", Errno::NODEV), "removed");
-        is_lost(&lost("fetch 1", Errno::PERM), "queue 1");
+        is_lost(&lost("fetch", Errno::PERM), "a queue");
         is_lost(&lost("end", Errno::BUSY), "does not end");
     }
 }
