@@ -49,6 +49,7 @@ configuration() {
 without() { left_out=$1 && configuration && left_out=; }
 # begin ARGUMENTS: an engine with that configuration.
 begin() {
+    lines=$(cat /tmp/run.log 2>/dev/null | wc -l)
     braid run -c /tmp/braid.toml --socket $control "$@" >>/tmp/run.log 2>&1 9<&- &
     run=$!
 }
@@ -74,8 +75,10 @@ flushers() {
         [ $((${7:-0} & 0x80000)) = 0 ] || cat "$task/comm"
     done
 }
-# later NUMBER: since that line of the log, the node was taken over.
+# later NUMBER: the engine took the node over.
 later() { tail -n "+$((lines + 1))" /tmp/run.log | grep -q "took over /dev/ublkb$1"; }
+# all_later: it took over those that are always there. A kill before that may lose one.
+all_later() { later 0 && later 7 && later 1; }
 live() { [ "$(dmesg | grep -c 'I/O error')" = 0 ] && grep -q "took over /dev/ublkb$1" /tmp/run.log; }
 
 memory=yes
@@ -146,7 +149,7 @@ load=$!
 kills=20
 while [ $kills -gt 0 ]; do
     killed
-    until_true 60 is ok || fail volume_is_back "$(tail -5 /tmp/run.log)"
+    until_true 60 all_later || fail nodes_are_back "$(tail -5 /tmp/run.log)"
     kills=$((kills - 1))
 done
 copied_well load_under_kills
@@ -161,17 +164,18 @@ configuration 2 1 >/tmp/braid.toml
 begin --accept v0 --accept v1
 reaches other_data_is_refused 60 says v0 "/dev/ublkb7 is its node"
 reaches its_own_is_named 60 says v1 "say ublk = 0"
+reaches mirror_is_served 60 later 1
 died
 sed 's/^ublk = 0/ublk = 3/' /tmp/kept.toml >/tmp/braid.toml
 begin --accept v0 --accept v1
 reaches other_number_is_refused 60 says v0 "/dev/ublkb0 is its node"
 same no_second_node "$(ls /dev/ublkb3 2>/dev/null)" ""
 reaches memory_ends_with_its_engine 60 says r0 "waits for the data of volume r0"
+reaches others_are_served 60 sh -c "tail -n +$((lines + 1)) /tmp/run.log | grep -c 'took over' | grep -q 2"
 died
 cp /tmp/kept.toml /tmp/braid.toml
-lines=$(wc -l </tmp/run.log)
 begin
-reaches goes_on_with_its_data 60 later 0
+reaches goes_on_with_its_data 60 all_later
 check data_is_the_same checked
 memory=
 configuration >/tmp/braid.toml
@@ -207,9 +211,8 @@ fio --name=tags --directory=/mnt/xfs --direct=1 --rw=randwrite --bs=4k --ioengin
 load=$!
 full() { [ "$(awk '{print $1 + $2}' /sys/block/ublkb7/inflight)" -ge 250 ]; }
 reaches all_tags_are_in_flight 60 full
-lines=$(wc -l </tmp/run.log)
 killed
-reaches node_with_all_tags_is_taken_over 60 later 7
+reaches nodes_with_all_tags_are_taken_over 60 all_later
 ended "$load" && ok load_under_a_kill || fail load_under_a_kill "$(cat /tmp/tags.json)"
 echo "longest pause: $(jq '[.jobs[].write.clat_ns.max] | max / 1e9' /tmp/tags.json) s"
 check umount_xfs umount /mnt/xfs
@@ -225,12 +228,10 @@ check repair_xfs xfs_repair -n /dev/ublkb7
 check others_leave braid reload --socket $control
 reaches node_of_the_third 60 test -b /dev/ublkb9
 for hundredths in 0 1 2 3 4 5 6 7 8 9; do
-    lines=$(wc -l </tmp/run.log)
     killed
     until_true 60 sh -c "tail -n +$((lines + 1)) /tmp/run.log | grep -q 'v2: ready'"
     sleep 0.0$hundredths
 done
-lines=$(wc -l </tmp/run.log)
 killed
 served_or_lost() { later 9 || says v2 "beyond repair"; }
 reaches take_over_ends_or_is_said 60 served_or_lost
@@ -252,10 +253,9 @@ fio --name=waits --filename=/dev/ublkb7 --direct=1 --rw=randwrite --bs=4k --ioen
 load=$!
 reaches settings_wait 180 says v1 "not set yet"
 touch /tmp/lowered
-lines=$(wc -l </tmp/run.log)
 killed
 for port in 1 2; do restore $port; done
-reaches taken_over_while_settings_wait 60 later 7
+reaches taken_over_while_settings_wait 60 all_later
 ended "$load" && ok load_that_waited || fail load_that_waited "$(cat /tmp/waits.out)"
 reaches settings_in_force_at_last 120 fewer
 same no_error_of_the_kernel "$(dmesg | grep -c 'I/O error')" 0
@@ -283,9 +283,9 @@ same attached_once "$(braid attach v1 --socket $control)" "$node"
 exec 9<"$node"
 refused detach_spares_an_open_node braid detach v1 --socket $control
 same process_is_named_again "$(grep -c "process $$ " /tmp/said)" 1
-lines=$(wc -l </tmp/run.log)
 killed
 reaches attached_node_is_taken_over 60 later "${node#/dev/ublkb}"
+reaches others_are_taken_over 60 sh -c "tail -n +$((lines + 1)) /tmp/run.log | grep -c 'took over' | grep -q 3"
 check attached_node_is_read dd if="$node" of=/dev/null bs=4k count=1 iflag=direct
 exec 9<&-
 check detaches braid detach v1 --socket $control
