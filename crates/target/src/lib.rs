@@ -47,6 +47,8 @@ pub struct TargetArgs {
     verb: Option<Verb>,
     #[command(flatten)]
     serve: serve::ServeArgs,
+    #[command(flatten)]
+    log: terminal::log::LogArgs,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -71,7 +73,10 @@ enum Verb {
 /// Usage, or whatever of the target can't be had; each says what, which, why and what to do.
 pub fn run(args: TargetArgs) -> anyhow::Result<()> {
     match args.verb {
-        None => serve::run(args.serve),
+        None => {
+            args.log.apply(None);
+            serve::run(args.serve)
+        }
         Some(Verb::Set(args)) => client::set(&args),
         Some(Verb::Drop(args)) => client::drop_connections(&args),
         Some(Verb::Resize(args)) => client::resize(&args),

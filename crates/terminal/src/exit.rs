@@ -4,6 +4,7 @@
 //! Exit codes: 0 ok, 1 failed, 2 usage. An error is one chain on standard error,
 //! `braid: what: why`.
 use crate::limits::STACK_BYTES;
+use crate::log;
 use crate::output::{self, OutputClosed};
 use crate::signals;
 use clap::error::ErrorKind;
@@ -72,7 +73,7 @@ pub fn conclude(ended: anyhow::Result<()>) -> ExitCode {
             if let Some(Exit(code)) = error.downcast_ref() {
                 return ExitCode::from(*code);
             }
-            output::note(&format!("{error:#}"));
+            log::last(&format!("{error:#}"));
             ExitCode::from(if error.is::<Usage>() { USAGE } else { 1 })
         }
     }

@@ -270,9 +270,31 @@ pub fn format_utc(unix_s: u64) -> String {
     }
 }
 
+/// A time as programs read it (RFC 3339, UTC), to the millisecond; one beyond year 9999 is cut to
+/// the last of it.
+pub fn format_rfc3339(time: std::time::SystemTime) -> String {
+    let whole = |it: std::time::Duration| i64::try_from(it.as_millis()).unwrap_or(i64::MAX);
+    let ms = match time.duration_since(std::time::UNIX_EPOCH) {
+        Ok(since) => whole(since),
+        Err(before) => -whole(before.duration()),
+    };
+    let time = jiff::Timestamp::from_millisecond(ms).unwrap_or(jiff::Timestamp::MAX);
+    time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rfc3339_times_have_milliseconds_also_at_the_ends_of_clocks() {
+        use std::time::{Duration, UNIX_EPOCH};
+        let at = |ms| format_rfc3339(UNIX_EPOCH + Duration::from_millis(ms));
+        assert_eq!(at(1_790_000_000_007), "2026-09-21T14:13:20.007Z");
+        assert_eq!(at(u64::MAX / 2), "9999-12-30T22:00:00.999Z");
+        let early = UNIX_EPOCH - Duration::from_millis(1);
+        assert_eq!(format_rfc3339(early), "1969-12-31T23:59:59.999Z");
+    }
 
     #[test]
     fn short_forms_have_three_digits_and_the_right_unit() {

@@ -30,6 +30,8 @@ pub struct ServeArgs {
     /// are offered by [[queue]] in the configuration of braid run
     #[arg(required = true, value_name = "URI", num_args = 1..=broker::limits::NAMESPACES_MAX)]
     pub(super) namespaces: Vec<Source>,
+    #[command(flatten)]
+    pub(super) log: crate::log::LogArgs,
     /// NQN of the subsystem that the namespaces belong to. With it they show the same identifiers
     /// as those that `braid target` makes for it, so that a queue is a path beside others
     #[arg(long, value_name = "NQN", value_parser = crate::identity::parse_nqn)]
@@ -134,6 +136,7 @@ impl std::fmt::Display for Source {
 /// # Errors
 /// Usage; a namespace or the socket can't be had; the system refuses.
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    args.log.apply(None);
     if (args.user_poll, args.user_irq) == (0, 0) {
         let what = "--user-poll 0 --user-irq 0: nobody could have a queue";
         return Err(Usage::error(what));
