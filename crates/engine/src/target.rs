@@ -38,7 +38,7 @@ mod ports;
 mod stall;
 mod status;
 
-pub use board::{Board, FaultStats, PortStats};
+pub use board::{Board, DeviceFailures, FaultStats, PortStats};
 pub use faults::{ErrorRule, Faults, Ops, Probability};
 pub use log::{Event, Log, Why};
 
@@ -214,6 +214,13 @@ impl TargetEngine {
     }
 
     /// The ports' counters for other threads, as of the last loop turn.
+    /// Requests that devices have failed, of all ports.
+    pub fn device_failures(&self) -> u64 {
+        let ports = self.ports.iter();
+        ports.map(|it| it.stats.device.count_all()).sum()
+    }
+
+    /// The ports' counters.
     pub fn board(&self) -> Arc<Board> {
         self.board.clone()
     }

@@ -53,6 +53,8 @@ pub struct Watched {
     waker: Option<Waker>,
     /// Events of the log that were told of.
     told: u64,
+    /// Requests failed by devices that were told of.
+    failures: u64,
     /// Faults are or were injected: their counters may change in any turn.
     faulty: bool,
 }
@@ -75,9 +77,9 @@ impl Around for Watched {
 
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.engine.turn(memory, now_ns);
-        let written = self.log.written();
-        if self.faulty || written != self.told {
-            self.told = written;
+        let (written, failures) = (self.log.written(), self.engine.device_failures());
+        if self.faulty || written != self.told || failures != self.failures {
+            (self.told, self.failures) = (written, failures);
             if let Some(waker) = &self.waker {
                 waker.wake();
             }
@@ -145,6 +147,7 @@ pub fn launch(config: &Config, waker: Option<Waker>) -> anyhow::Result<Launched>
         log: Arc::clone(&log),
         waker,
         told: 0,
+        failures: 0,
         faulty: config
             .ports
             .iter()

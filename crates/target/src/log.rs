@@ -7,7 +7,7 @@
 //! reactor ever waits for that.
 use super::limits::{LOG_LINES_MAX, LOG_PERIOD};
 use engine::machine::Closed;
-use engine::target::{Board, Event, FaultStats, Log, Why};
+use engine::target::{Board, DeviceFailures, Event, FaultStats, Log, Why};
 use nvme::controller::CloseReason;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -46,6 +46,7 @@ struct Reader {
     log: Arc<Log>,
     board: Arc<Board>,
     told: Vec<FaultStats>,
+    failures: Vec<DeviceFailures>,
 }
 
 impl Logger {
@@ -64,14 +65,15 @@ impl Logger {
             log,
             board,
             told: vec![FaultStats::default(); ports],
+            failures: vec![DeviceFailures::default(); ports],
         };
         let run = move || {
             loop {
                 let _ = wakes.0.recv();
-                reader.lines().into_iter().for_each(log::say);
+                reader.say();
                 let pause = stopped.recv_timeout(LOG_PERIOD);
                 if !matches!(pause, Err(RecvTimeoutError::Timeout)) {
-                    reader.lines().into_iter().for_each(log::say);
+                    reader.say();
                     return;
                 }
             }
@@ -94,6 +96,23 @@ impl Logger {
 }
 
 impl Reader {
+    fn say(&mut self) {
+        self.lines().into_iter().for_each(log::say);
+        self.failures().into_iter().for_each(log::warn);
+    }
+
+    /// A line for each port whose devices have failed requests since this was asked last.
+    fn failures(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (told, port) in self.failures.iter_mut().zip(0..) {
+            let now = self.board.port(port).device;
+            let line = of_failures(*told, now);
+            lines.extend(line.map(|text| format!("port {}: {text}", port + 1)));
+            *told = now;
+        }
+        lines
+    }
+
     /// New lines.
     fn lines(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -187,9 +206,42 @@ fn of_faults(then: FaultStats, now: FaultStats) -> Option<String> {
     (!words.is_empty()).then(|| format!("faults injected: {}", words.join(", ")))
 }
 
+/// Requests that devices have failed since then.
+fn of_failures(then: DeviceFailures, now: DeviceFailures) -> Option<String> {
+    let (full, media) = (now.full - then.full, now.media - then.media);
+    let full = (full > 0).then(|| format!("{full} had no space left (ENOSPC)"));
+    let media = (media > 0).then(|| {
+        let errno = i32::try_from(now.errno).ok().filter(|it| *it != 0);
+        let last = errno.map(std::io::Error::from_raw_os_error);
+        let last = last.map_or(String::new(), |it| format!(", the last with {it}"));
+        format!("{media} were media errors{last}")
+    });
+    let words: Vec<String> = full.into_iter().chain(media).collect();
+    let words = words.join("; ");
+    (!words.is_empty()).then(|| format!("devices failed requests: {words}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_of_devices_are_told_once_with_the_last_error() {
+        let then = DeviceFailures {
+            full: 1,
+            media: 2,
+            errno: 5,
+        };
+        let now = DeviceFailures {
+            full: 4,
+            media: 3,
+            ..then
+        };
+        let text = "devices failed requests: 3 had no space left (ENOSPC); 1 were media errors, \
+                    the last with Input/output error (os error 5)";
+        assert_eq!(of_failures(then, now).as_deref(), Some(text));
+        assert_eq!(of_failures(now, now), None);
+    }
 
     #[test]
     fn faults_are_told_once() {

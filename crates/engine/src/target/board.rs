@@ -1,6 +1,9 @@
 //! The ports' counters, where other threads can read them.
+use crate::machine::DeviceError;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
+use nvme::wire::Status;
+use nvme::wire::status::Class;
 
 /// Counters of one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +28,41 @@ pub struct PortStats {
     pub in_flight: u32,
     /// Faults that were injected.
     pub faults: FaultStats,
+    /// Requests that devices have failed.
+    pub device: DeviceFailures,
+}
+
+/// Requests of one port that devices have failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceFailures {
+    /// The device was full (ENOSPC).
+    pub full: u64,
+    /// Data could not be read or written: what the operating system reports, a file that was cut
+    /// short, a media error of a controller behind it.
+    pub media: u64,
+    /// Error number of the operating system of the last of these; 0: none had one.
+    pub errno: u64,
+}
+
+impl DeviceFailures {
+    /// Counts one, if it says something of the device.
+    pub(super) fn count(&mut self, error: DeviceError, status: Status) {
+        let errno = match error {
+            DeviceError::Os(errno) => u64::from(errno.unsigned_abs()),
+            _ => 0,
+        };
+        if error == DeviceError::Full {
+            self.full += 1;
+        } else if matches!(status.class(), Class::Media) {
+            self.media += 1;
+            self.errno = errno;
+        }
+    }
+
+    /// All of them.
+    pub fn count_all(&self) -> u64 {
+        self.full + self.media
+    }
 }
 
 /// Faults injected at one port, by kind.
@@ -58,7 +96,7 @@ pub struct Board {
 /// Three cache lines, which only their core writes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Line([AtomicU64; 17]);
+struct Line([AtomicU64; 20]);
 
 impl Board {
     /// All zero.
@@ -92,6 +130,11 @@ impl Board {
                 muted: of(14),
                 hung: of(15),
             },
+            device: DeviceFailures {
+                full: of(17),
+                media: of(18),
+                errno: of(19),
+            },
         }
     }
 
@@ -114,6 +157,9 @@ impl Board {
             stats.faults.muted,
             stats.faults.hung,
             stats.damaged_headers,
+            stats.device.full,
+            stats.device.media,
+            stats.device.errno,
         ];
         for (cell, figure) in self.ports[port].0.iter().zip(figures) {
             cell.store(figure, Ordering::Relaxed);

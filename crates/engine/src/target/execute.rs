@@ -229,8 +229,18 @@ impl TargetEngine {
 
     /// A device has answered.
     pub(super) fn device_done(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
-        let status = |error| status::of_device_error(self.commands[id].action, error);
-        self.request_done(id, result.map_err(status), now_ns);
+        let result = result.map_err(|error| self.device_failed(id, error));
+        self.request_done(id, result, now_ns);
+    }
+
+    #[cold]
+    fn device_failed(&mut self, id: u32, error: DeviceError) -> Status {
+        let command = &self.commands[id];
+        let status = status::of_device_error(command.action, error);
+        let port = self.connections.of(command.connection).port;
+        let stats = &mut self.ports[usize::from(port)].stats;
+        stats.device.count(error, status);
+        status
     }
 
     /// A request of a command has ended; with which status, if not well.
