@@ -24,7 +24,7 @@ use engine::limits::MIRRORS_MAX;
 use engine::machine::{Memory, Output};
 use engine::mirror::{MIRRORS_FROM, MirrorReport, RecordRequest};
 use engine::target::PortStats;
-use engine::{Around, Core, Machine, QueueCounters};
+use engine::{Around, ClientError, Core, Machine, QueueCounters};
 use mirror::Id;
 use multipath::Namespace;
 use nbd::server::CloseReason;
@@ -34,6 +34,7 @@ use runtime::{Handle, Mailbox, Outbox, ReactorConfig, RuntimeError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
+use std::time::Duration;
 use ublk::CoreUblk;
 pub use ublk::{Begun, NodeQueue, UblkControl};
 
@@ -84,6 +85,14 @@ pub enum RunEvent {
     Unfit(u16, u32, String),
     /// No path of the volume is live; its I/O waits.
     NoPath(u16),
+    /// A path has another state than when this was said last, and why.
+    Path(PathChange),
+    /// An NBD client has come or gone.
+    Client(ClientChange),
+    /// See [`ExportEvent::Error`].
+    Error(Box<ClientError>),
+    /// See [`ExportEvent::MoreErrors`].
+    MoreErrors(u32),
     /// A record that a controller's use waits for: to be kept.
     Mark(Mark),
     /// See [`HostEvent::MarkEnded`].
@@ -122,6 +131,34 @@ pub enum RunEvent {
     Ended(u16, u16),
     /// The answer to a change.
     Changed(u64, Result<Changed, String>),
+}
+
+/// A path that has another state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathChange {
+    /// Volume index.
+    pub volume: u16,
+    /// Path.
+    pub path: PathIndex,
+    /// `None`: it was not there.
+    pub from: Option<PathState>,
+    /// The state that it has.
+    pub to: PathState,
+    /// Why it is not simply live.
+    pub reason: Option<String>,
+}
+
+/// An NBD client that has come, or gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientChange {
+    /// Volume index.
+    pub volume: u16,
+    /// Number of its export.
+    pub export: u32,
+    /// Its address, or its process and user.
+    pub name: Arc<str>,
+    /// How long it was connected; `None`: it has come.
+    pub lasted: Option<Duration>,
 }
 
 /// How a core is doing.
@@ -165,6 +202,8 @@ pub struct RunMachine {
     board: Arc<Board>,
     /// Threads that ask, and the volume.
     askers: Vec<(u16, SyncSender<Told>)>,
+    /// Core 0: states of paths as they were said.
+    states: BTreeMap<(u16, PathIndex), PathState>,
 }
 
 /// Says [`RunEvent::Gone`] when its machine is dropped.
@@ -213,6 +252,7 @@ impl RunMachine {
             events: Farewell(events),
             board,
             askers: Vec::new(),
+            states: BTreeMap::new(),
         }
     }
 
@@ -288,6 +328,8 @@ impl RunMachine {
                 ExportEvent::Unfit { volume, nsid, why } => {
                     self.tell(RunEvent::Unfit(volume, nsid, why.to_string()));
                 }
+                ExportEvent::Error(error) => self.tell(RunEvent::Error(error)),
+                ExportEvent::MoreErrors(count) => self.tell(RunEvent::MoreErrors(count)),
                 ExportEvent::Vacated(export) => {
                     self.tell(RunEvent::Vacated(self.core, export));
                 }
@@ -330,6 +372,36 @@ impl RunMachine {
                 self.tell(RunEvent::Loss(self.core, volume, untold));
             }
             _ => {}
+        }
+    }
+
+    /// Says which paths have another state than was said; what changes twice in a turn is said
+    /// once.
+    #[cold]
+    fn tell_states(&mut self) {
+        let host = self.engine.host();
+        let of_volume = |volume| host.paths(volume).map(move |path| (volume, path));
+        let there: Vec<_> = (0..host.volumes()).flat_map(of_volume).collect();
+        let gone = self.states.keys().filter(|it| !there.contains(it));
+        let all: Vec<_> = there.iter().chain(gone).copied().collect();
+        for at in all {
+            let (volume, path) = at;
+            let to = host.path_state(volume, path);
+            let from = match to {
+                PathState::Removed => self.states.remove(&at),
+                _ => self.states.insert(at, to),
+            };
+            if from != Some(to) && (from.is_some() || to != PathState::Removed) {
+                let reason = host.path_reason(volume, path);
+                let change = PathChange {
+                    volume,
+                    path,
+                    from,
+                    to,
+                    reason,
+                };
+                let _ = self.events.0.send(RunEvent::Path(change));
+            }
         }
     }
 
@@ -444,6 +516,9 @@ impl Around for RunMachine {
             ublk.finish(engine, memory, queues, now_ns);
         });
         self.drain();
+        if self.engine.host_mut().take_states_changed() && self.core == 0 {
+            self.tell_states();
+        }
         for note in self.ublk.take_notes() {
             self.tell(RunEvent::Note(note));
         }

@@ -60,6 +60,7 @@ mod table;
 pub use course::errno;
 pub(crate) use extents::both;
 
+use crate::client_errors::{ClientError, ClientErrors};
 use crate::core::earlier;
 use crate::cross_core::CoreMessage;
 use crate::host::{HostControl, HostEvent, VolumeInfo};
@@ -179,6 +180,10 @@ pub enum ExportEvent {
         /// How many since this was said last, with this one.
         count: u32,
     },
+    /// A client was answered with an error; of many, few are described.
+    Error(Box<ClientError>),
+    /// So many clients' errors were not described in a period that is over.
+    MoreErrors(u32),
     /// A client's session was ended for a reason worth a line; of many, few are spoken of.
     Client {
         /// Of this export.
@@ -249,6 +254,7 @@ pub(crate) struct NbdServer {
     arrivals: Arrivals,
     turned_away: Seldom,
     ended: Seldom,
+    errors: ClientErrors,
     /// Clients whose sessions were called since the last turn.
     touched: Vec<u16>,
     table: Table,
@@ -291,6 +297,7 @@ impl NbdServer {
             arrivals: Arrivals::new(),
             turned_away: Seldom::new(1),
             ended: Seldom::new(CLIENT_LINES_MAX),
+            errors: ClientErrors::new(),
             touched: Vec::with_capacity(config.clients_max.into()),
             table: Table::new(config.clients_max, config.requests_max, Work::new),
             course: Course::new(tickets),
@@ -437,12 +444,14 @@ impl NbdServer {
         }
         let session = Some(self.deadlines.earliest_ns()).filter(|at_ns| *at_ns != u64::MAX);
         let questions = self.questions.poll_timeout();
-        let arrivals = self.arrivals.poll_timeout();
+        let arrivals = earlier(self.arrivals.poll_timeout(), self.errors.poll_timeout());
         let others = earlier(self.stalls.poll_timeout(), arrivals);
         earlier(session, earlier(others, questions))
     }
 
     pub fn handle_timeout(&mut self, now_ns: u64) {
+        let rest = self.errors.take_rest(now_ns);
+        self.events.extend(rest.map(ExportEvent::MoreErrors));
         self.look_for_stalls(now_ns);
         self.expire_questions(now_ns);
         self.expire_ends(now_ns);

@@ -104,6 +104,7 @@ pub use status::outcome;
 pub use types::*;
 pub use volumes::Volume;
 
+use crate::client_errors::PathFailures;
 use crate::machine::{Closed, ConnId, Memory, Output, Place, Send};
 use crate::scratch::Scratch;
 use alloc::vec::Vec;
@@ -145,6 +146,7 @@ struct Shared {
     out: Outbox,
     shutdown: Shutdown,
     changes: ConfigChanges,
+    failures: PathFailures,
     /// The volume and index of the path in each place: a path keeps its place while it lives.
     owners: Vec<Option<(u16, PathIndex)>>,
     /// How often a path was found: what a volume leaves behind may be another time since.
@@ -206,6 +208,7 @@ impl Multipath {
             settings: config,
             shutdown: Shutdown::new(),
             changes: ConfigChanges::default(),
+            failures: PathFailures::new(),
             owners,
             found: 0,
         };
@@ -257,6 +260,22 @@ impl Multipath {
         let it = self.volumes.get(usize::from(volume));
         let paths = it.into_iter().flat_map(|it| it.paths.iter());
         paths.map(|path| path.index)
+    }
+
+    /// Whether a path may be in another state than when this was asked last.
+    #[inline]
+    pub fn take_states_changed(&mut self) -> bool {
+        self.on.out.take_states_changed()
+    }
+
+    /// Latest failures of I/Os on paths.
+    pub(crate) fn failures(&self) -> &PathFailures {
+        &self.on.failures
+    }
+
+    /// URI of a path.
+    pub(crate) fn path_uri(&self, volume: u16, path: PathIndex) -> Option<&str> {
+        self.path_of(volume, path).map(|it| it.uri.as_str())
     }
 
     /// A volume; `None`: this core has not opened it yet.

@@ -16,6 +16,7 @@
 //! * `cross_core`: changes of which all cores have to know
 //! * [`discovery`]: which ways to subsystems there are
 //! * [`buddy`]: who owns which range of the core's arena
+//! * `client_errors`: errors that clients were answered with
 //! * [`seldom`]: how often is spoken of what strangers can cause
 #![no_std]
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ extern crate alloc;
 
 pub mod alarms;
 pub mod buddy;
+mod client_errors;
 mod core;
 mod cross_core;
 mod devices;
@@ -45,6 +47,7 @@ pub mod target;
 mod ublk_server;
 
 pub use self::core::{Core, listener_of};
+pub use client_errors::ClientError;
 pub use cross_core::CoreMessage;
 pub use latency::{LATENCY_BUCKETS, LatencyHistogram, latency_below_ns};
 pub use local::{LOCALS_FROM, LocalConfig};

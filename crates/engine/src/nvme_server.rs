@@ -35,6 +35,7 @@ mod losses;
 pub use change::NvmeControl;
 pub(crate) use extents::server_of;
 
+use crate::client_errors::{ClientError, ClientErrors};
 use crate::export::ExportEvent;
 use crate::host::{IoDone, IoOp, VolumeInfo};
 use crate::limits::{CLIENT_LINES_MAX, ZEROES_BYTES};
@@ -44,7 +45,10 @@ use crate::pipeline::{Pipeline, Stage, ZeroBuffer};
 use crate::seldom::Seldom;
 use crate::slot_queues::SlotQueues;
 use crate::target::{self, TargetConfig, TargetControl, TargetEngine};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use block::Range;
 use canary::Bug;
@@ -173,6 +177,7 @@ pub(crate) struct NvmeServer {
     questions: Option<Questions>,
     outputs: VecDeque<Output>,
     events: VecDeque<ExportEvent>,
+    errors: ClientErrors,
     /// Connections that ended for a reason worth a line.
     ended: Seldom,
     life: Life,
@@ -246,6 +251,7 @@ impl NvmeServer {
             questions,
             outputs: VecDeque::new(),
             events: VecDeque::new(),
+            errors: ClientErrors::new(),
             ended: Seldom::new(CLIENT_LINES_MAX),
             life: Life::Serving,
         })
@@ -701,7 +707,8 @@ impl NvmeServer {
             Life::Leaving { until_ns } => Some(until_ns),
             _ => None,
         };
-        let times = [self.target.poll_timeout(), extents, ends];
+        let errors = self.errors.poll_timeout();
+        let times = [self.target.poll_timeout(), extents, ends, errors];
         times.into_iter().flatten().min()
     }
 
@@ -711,6 +718,8 @@ impl NvmeServer {
             self.target.handle_timeout(now_ns);
         }
         self.expire_extents(now_ns);
+        let rest = self.errors.take_rest(now_ns);
+        self.events.extend(rest.map(ExportEvent::MoreErrors));
     }
 
     fn end(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
@@ -746,7 +755,46 @@ impl NvmeServer {
                 self.namespaces[at].losses.told(&host);
             }
         }
+        if let Err(status) = result {
+            self.tell_error(devices, &request.of, status, outcome, now_ns);
+        }
         self.target.request_ended(id, result, now_ns);
+    }
+
+    /// Describes an error that a host is answered with; of many, few.
+    #[cold]
+    fn tell_error(
+        &mut self,
+        devices: &Devices,
+        of: &DeviceRequest,
+        status: Status,
+        outcome: Option<Outcome>,
+        now_ns: u64,
+    ) {
+        if !self.errors.is_described(now_ns) {
+            return;
+        }
+        let volume = of.device.0;
+        let host = self.target.host_of(of.id);
+        let host = host.map(|it| format!("host {:032x}", u128::from_be_bytes(it)));
+        self.events
+            .push_back(ExportEvent::Error(Box::new(ClientError {
+                volume,
+                client: host.unwrap_or_else(|| "a host that is gone".into()).into(),
+                op: match of.op {
+                    DeviceOp::Read => "read",
+                    DeviceOp::Write { .. } => "write",
+                    DeviceOp::Flush => "flush",
+                    DeviceOp::WriteZeroes { .. } => "write zeroes",
+                    DeviceOp::Deallocate => "deallocate",
+                    DeviceOp::Compare => "compare",
+                },
+                offset: of.offset,
+                length: of.length,
+                error: status.to_string().into(),
+                outcome,
+                path: devices.host().failure_of(volume, self.cookie(of.id)),
+            })));
     }
 
     /// Whether the host of a flush has yet to be told of a loss.

@@ -41,6 +41,18 @@ impl Seldom {
         self.said += 1;
         Some(core::mem::take(&mut self.count))
     }
+
+    /// When [`Self::overdue`] has something to say, ns; `None`: nothing was left out.
+    #[inline]
+    pub fn due_ns(&self) -> Option<u64> {
+        (self.count > 0).then_some(self.next_ns)
+    }
+
+    /// How many were not spoken of, once the period is over.
+    pub fn overdue(&mut self, now_ns: u64) -> Option<u32> {
+        let is_over = self.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
+        is_over.then(|| core::mem::take(&mut self.count))
+    }
 }
 
 #[cfg(test)]

@@ -322,6 +322,7 @@ impl Accepting {
                             read_only: admitted.read_only,
                             ..reader(&socket, unix)
                         };
+                        let seat = seat.taken_by(*number, &source.name);
                         let source = ExportControl::Source(*number, source);
                         let kept: Kept = Box::new((seat, client));
                         to.send(RunControl::Export(source)) && to.adopt(*number, socket, Some(kept))
@@ -447,8 +448,8 @@ fn reader(socket: &OwnedFd, unix: bool) -> Reader {
     if unix {
         return match rustix::net::sockopt::socket_peercred(socket) {
             Ok(peer) => {
-                let pid = peer.pid.as_raw_nonzero().get();
-                of(pid as u64, format!("process {pid}"))
+                let (pid, uid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw());
+                of(pid as u64, format!("process {pid} of user {uid}"))
             }
             Err(_) => of(0, "a process".into()),
         };

@@ -2,6 +2,7 @@
 //!
 //! The table is the list of methods; the types below it are their parameters as they stand on the
 //! socket. An optional key is left out there where it says nothing.
+use super::events::EventsParams;
 use super::exports::ExportParams;
 use super::ublk::attached::{AttachParams, DetachParams};
 use crate::control::call::Nothing;
@@ -17,6 +18,8 @@ service::calls! {
         "list-subsys" => ListSubsys(Nothing),
         /// All there is to see.
         "stat" => Stat(Nothing),
+        /// See `events`.
+        "events" => Events(EventsParams),
         /// How well volumes are.
         "check" => Check(CheckParams),
         /// See `marked`.
@@ -314,6 +317,29 @@ impl EngineCall {
             | Self::PathRestore(it)
             | Self::PathDrain(it) => Some(&mut it.volume),
             _ => None, // of all volumes, or of a mirror, which has one name
+        }
+    }
+
+    /// Whether it changes something, or is to.
+    pub fn is_change(&self) -> bool {
+        match self {
+            Self::List(_)
+            | Self::ListSubsys(_)
+            | Self::Stat(_)
+            | Self::Events(_)
+            | Self::Check(_)
+            | Self::Explain(_)
+            | Self::PolicyList(_)
+            | Self::Diff(_)
+            | Self::Pending(_)
+            | Self::MirrorStatus(_) => false,
+            Self::Policy(it) => it.policy.is_some(),
+            Self::Knob(it) => it.value.is_some(),
+            Self::Reload(it) => !it.dry_run,
+            Self::MirrorSpeed(it) => {
+                it.floor.is_some() || it.ceiling.is_some() || it.pause || it.resume
+            }
+            _ => true,
         }
     }
 

@@ -42,6 +42,9 @@ pub enum EngineVerb {
     ListSubsys(Common),
     /// Show what volumes, paths and exports do
     Stat(StatArgs),
+    /// Show changes of state of volumes, paths, legs and clients, and the verbs that changed
+    /// something: the last thousand, a JSON line each with -o json
+    Events(super::events::show::EventsArgs),
     /// Show why the next I/Os of a volume go where they go: what its policy sees of each path, what
     /// it takes and why, and what comes true
     Explain(ExplainArgs),
@@ -336,6 +339,7 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
             common.show(&EngineCall::ListSubsys(Nothing), list_subsys)
         }
         EngineVerb::Stat(args) => stat(args),
+        EngineVerb::Events(args) => super::events::show::show(args),
         EngineVerb::Explain(args) => super::explain::ask(args),
         EngineVerb::Policy { verb } => policy(verb),
         EngineVerb::Knob { verb } => knob(verb),

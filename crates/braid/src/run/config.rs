@@ -51,6 +51,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 pub use subsystems::{Namespace, Subsystem};
 use target::quantity::{CpuShare, Duration, Identifier, Poll, Rate, Size};
+use terminal::log::LogLevel;
 
 /// Keep-alive time-out, unless half of `io_timeout` is shorter (T12): as the kernel's host.
 const KEEP_ALIVE_NS: u64 = 5_000_000_000;
@@ -142,6 +143,11 @@ pub struct Config {
     /// How long a SIGTERM waits for I/O under way.
     #[serde(default = "keys::drain_timeout")]
     pub drain_timeout: Duration,
+    /// Least important lines of the log; the command line comes first.
+    pub log_level: Option<LogLevel>,
+    /// Program that is run for each event, and its arguments.
+    #[serde(default, deserialize_with = "keys::on_event")]
+    pub on_event: Vec<String>,
     /// How long READY waits for volumes that are not up.
     #[serde(default = "keys::ready_wait")]
     pub ready_wait: Duration,

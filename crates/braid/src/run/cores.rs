@@ -180,7 +180,12 @@ impl Cores {
             handles.push(::cores::spawn(reactor, machine, mailbox)?);
         }
         let homes = Homes::new(senders.len(), config.homes.clone());
-        let seats = CoreSeats::new(senders.clone(), homes.clone(), config.clients);
+        let seats = CoreSeats::new(
+            senders.clone(),
+            homes.clone(),
+            config.clients,
+            events.clone(),
+        );
         Ok(Self {
             handles,
             senders: Senders {

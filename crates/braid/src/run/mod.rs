@@ -12,7 +12,7 @@
 //!   takes; [`reconcile`]: carries them out; [`pending`]: asks the engine, and takes back;
 //!   [`rename`]: volumes that have other names in it
 //! * [`client`]: the verbs that ask; [`check`] and [`stat`]: what these show; [`explain`]: why a
-//!   path; [`ready`]: what is told of volumes that are not up yet
+//!   path; [`ready`]: what is told of volumes that are not up yet; [`mod@events`]: changes of state
 //!
 //! * [`mod@mirrors`]: volumes over legs
 //! * [`names`]: hosts that are looked up; [`late`]: files that were not there at the start
@@ -34,6 +34,7 @@ mod desired;
 mod discovery;
 mod ends;
 mod entries;
+mod events;
 mod explain;
 mod exports;
 mod forget;
@@ -96,6 +97,9 @@ use config::Config;
 use control_file::ControlFile;
 use cores::Cores;
 use desired::Desired;
+use events::hook::Hook;
+use events::watch::Watch;
+use events::{Event, Kind};
 use known::Known;
 use marked::Keeper;
 use marks::Marks;
@@ -106,6 +110,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
+use tracing::Level;
 
 /// Attach volumes and export them, in the foreground, until SIGTERM
 ///
@@ -123,6 +128,8 @@ pub struct RunArgs {
     /// with another name, as they should
     #[arg(long, value_name = "NAME")]
     accept: Vec<String>,
+    #[command(flatten)]
+    log: log::LogArgs,
     /// Check the file, show which volumes and exports it has, and open nothing
     #[arg(long)]
     check: bool,
@@ -139,6 +146,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         lines.extend(renamed_in_words(args, &config)?);
         return output::print(&lines.iter().map(|it| format!("{it}\n")).collect::<String>());
     }
+    args.log.apply(config.log_level);
     sys::os::set_keep_alive_of_opened(config.tcp_keep_alive());
     let path = args.socket.clone().or(config.socket.clone());
     let path = socket::listening_path(path, socket::RUN);
@@ -205,6 +213,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         absent: std::mem::take(&mut cores.absent),
         storages: std::mem::take(&mut cores.storages),
         file: args.config.clone(),
+        log: args.log,
     };
     let kept = Kept {
         choices,
@@ -215,6 +224,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let service = Arc::new(Service::new(start, identity, kept, cores.senders()));
     let keeper = Keeper::start(&service)?;
     service.watch_programs()?;
+    service
+        .events
+        .emit(Event::new(Kind::Engine, "running").from("starting"));
+    service.hook.set(&config.on_event);
+    Hook::start(&service).context("cannot start a thread")?;
+    Watch::start(&service).context("cannot start a thread")?;
     service.put_aside();
     service.refuse_early_clients();
     service.accept_names(&args.accept);
@@ -343,6 +358,7 @@ fn attend(
     loop {
         match events.recv().context("all cores have ended")? {
             RunEvent::Ready(core, volume, info) => {
+                service.watch.look();
                 // The last core counts: a client may come to any. Legs have none.
                 let there = service.ready_on(core, volume) && service.ready(volume, info);
                 if there && !service.is_leg(volume) {
@@ -369,7 +385,18 @@ fn attend(
 /// Handling of an event whether or not the engine drains. Nothing here waits for a file: what the
 /// cores have to tell comes through this thread.
 fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
+    service.watch.look();
     match event {
+        RunEvent::Path(change) => service.path_changed(change),
+        RunEvent::Client(change) => service.client_changed(&change),
+        RunEvent::Error(error) => {
+            let volume = service.name(error.volume);
+            let line = notes::client_error(&volume, &error);
+            log::seldom("errors of clients", &volume, Level::WARN, line);
+        }
+        RunEvent::MoreErrors(count) => log::warn(format!(
+            "{count} more errors were returned to clients, and are not described"
+        )),
         RunEvent::Resized(volume, info) => {
             service.ready(volume, info);
             let read_only = if info.read_only { ", read-only" } else { "" };

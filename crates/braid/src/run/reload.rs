@@ -123,12 +123,18 @@ pub fn dry_run(service: &Service, force: bool) -> anyhow::Result<Vec<String>> {
     let drain = drain.then(|| "set drain_timeout".to_owned());
     let metrics = Service::changes_metrics(&state.configured, &reload.new);
     let metrics = metrics.then(|| "change metrics".to_owned());
+    let level = state.configured.log_level != reload.new.log_level;
+    let level = level.then(|| "set log_level".to_owned());
+    let hook = state.configured.on_event != reload.new.on_event;
+    let hook = hook.then(|| "set on_event".to_owned());
     Ok(lines
         .chain(nodes)
         .chain(metrics)
         .chain(discovery)
         .chain(queues)
         .chain(drain)
+        .chain(level)
+        .chain(hook)
         .collect())
 }
 
@@ -436,6 +442,14 @@ impl<'a> Reload<'a> {
         let mut desired = now.reloaded(&state.configured, &self.new, &choices);
         keep_exports(&mut desired, &now, &self.plan);
         self.said.extend(service.set_values(&mut state, desired));
+        if state.configured.on_event != self.new.on_event {
+            service.hook.set(&self.new.on_event);
+            self.said.push("changed on_event".to_owned());
+        }
+        if state.configured.log_level != self.new.log_level {
+            service.log.apply_level(self.new.log_level);
+            self.said.push("changed log_level".to_owned());
+        }
         state.configured = self.new.clone();
         drop(state);
         service.programs.wake();
@@ -582,6 +596,8 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     let mut same = new.clone();
     same.volumes.clone_from(&old.volumes);
     same.drain_timeout = old.drain_timeout;
+    same.log_level = old.log_level;
+    same.on_event.clone_from(&old.on_event);
     same.discoveries.clone_from(&old.discoveries);
     same.subsystems.clone_from(&old.subsystems);
     same.homes.clone_from(&old.homes);
@@ -592,8 +608,8 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     same.program_files.clone_from(&old.program_files);
     if same != *old {
         bail!(
-            "of what stands before the volumes only drain_timeout, metrics, [[discovery]] and \
-             [[queue]] can change: restart the engine"
+            "of what stands before the volumes only drain_timeout, log_level, on_event, metrics, \
+             [[discovery]] and [[queue]] can change: restart the engine"
         );
     }
     Ok(())

@@ -6,6 +6,8 @@ mod probation;
 
 use super::config::Volume;
 use super::entries::PathEntry;
+use super::events::Kind as EventKind;
+use super::events::watch::Shown;
 use super::latency;
 use super::service::{Service, State};
 use super::ublk::ShownNode;
@@ -208,6 +210,31 @@ impl<'a> Report<'a> {
             "state": worst.name(),
             "volumes": volumes.collect::<Vec<_>>(),
         }))
+    }
+
+    /// States of volumes, mirrors and their legs, and why they are what they are.
+    pub fn states(&self) -> Vec<Shown> {
+        let mut all = Vec::new();
+        let volumes = self.state.volumes.iter();
+        for (index, it) in volumes.filter(|(_, it)| it.of.leg_of.is_none()) {
+            let name = &it.of.name;
+            let mut paths = (0..it.of.paths.len()).filter_map(|path| {
+                let why = self.hindrance(index, path)?;
+                Some(format!("path {}: {why}", self.entry(index, path)?.name()))
+            });
+            let health = self.health(index);
+            let is_ok = health == Health::Ok;
+            let why = || self.mirror_state(index).or_else(|| self.why(index));
+            all.push(Shown {
+                kind: EventKind::Volume,
+                volume: name.clone(),
+                name: None,
+                state: health.name(),
+                reason: (!is_ok).then(|| why().or_else(|| paths.next())).flatten(),
+            });
+            all.extend(self.mirror_states(index, name));
+        }
+        all
     }
 
     /// The keys of `nvme list-subsys -o json` (nvme-cli 2), also of its verbose form: of hosts

@@ -10,10 +10,11 @@
 //! Cores never wait here: they only take a client off, by an atomic counter. Threads that accept
 //! clients of one volume choose one after the other.
 use super::cores::Homes;
-use cores::Sender;
+use cores::{ClientChange, RunEvent, Sender};
 use engine::mirror::MIRRORS_FROM;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Instant;
 
 /// The cores, and their clients of all volumes.
 pub struct CoreSeats {
@@ -22,6 +23,8 @@ pub struct CoreSeats {
     taken: Vec<AtomicU32>,
     /// Places for clients that each has.
     clients_max: u32,
+    /// Told who comes and goes.
+    events: mpsc::Sender<RunEvent>,
 }
 
 /// The clients of one volume.
@@ -48,10 +51,57 @@ pub struct Seat {
     core: usize,
 }
 
+/// A client in its seat. Dropped, which its core does, it is gone, and that is told.
+pub struct Client {
+    seat: Seat,
+    export: u32,
+    name: Arc<str>,
+    since: Instant,
+}
+
+impl Seat {
+    /// A client of an export, which has this name, takes it.
+    pub fn taken_by(self, export: u32, name: &str) -> Client {
+        let client = Client {
+            seat: self,
+            export,
+            name: name.into(),
+            since: Instant::now(),
+        };
+        client.tell(false);
+        client
+    }
+}
+
+impl Client {
+    fn tell(&self, is_gone: bool) {
+        let change = ClientChange {
+            volume: self.seat.seats.volume,
+            export: self.export,
+            name: Arc::clone(&self.name),
+            lasted: is_gone.then(|| self.since.elapsed()),
+        };
+        // Nobody is told any more once the engine ends.
+        let _ = self.seat.seats.cores.events.send(RunEvent::Client(change));
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.tell(true);
+    }
+}
+
 impl CoreSeats {
     /// Without clients. `homes`: of volumes.
-    pub fn new(senders: Vec<Sender>, homes: Homes, clients_max: u16) -> Self {
+    pub fn new(
+        senders: Vec<Sender>,
+        homes: Homes,
+        clients_max: u16,
+        events: mpsc::Sender<RunEvent>,
+    ) -> Self {
         Self {
+            events,
             taken: senders.iter().map(|_| AtomicU32::new(0)).collect(),
             senders,
             homes,
@@ -137,10 +187,33 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn cores(count: usize, clients_max: u16) -> Arc<CoreSeats> {
+        told(count, clients_max).0
+    }
+
+    fn told(count: usize, clients_max: u16) -> (Arc<CoreSeats>, mpsc::Receiver<RunEvent>) {
         let mailbox = |_| Mailbox::new("test").unwrap().0;
         let senders = (0..count).map(mailbox).collect();
         let homes = Homes::new(count, BTreeMap::new());
-        Arc::new(CoreSeats::new(senders, homes, clients_max))
+        let (to, events) = mpsc::channel();
+        let seats = CoreSeats::new(senders, homes, clients_max, to);
+        (Arc::new(seats), events)
+    }
+
+    #[test]
+    fn clients_that_come_and_go_are_told() {
+        let (cores, events) = told(1, 64);
+        let seats = Arc::new(Seats::new(3, &cores));
+        let client = seats.take().1.taken_by(7, "10.0.0.9:1");
+        let told = || match events.recv().unwrap() {
+            RunEvent::Client(it) => it,
+            other => panic!("{other:?}"),
+        };
+        let came = told();
+        assert_eq!((came.volume, came.export, came.lasted), (3, 7, None));
+        drop(client);
+        let went = told();
+        assert!(&*went.name == "10.0.0.9:1" && went.lasted.is_some());
+        assert_eq!(cores.taken[0].load(Ordering::Relaxed), 0);
     }
 
     fn take(seats: &Arc<Seats>) -> (usize, Seat) {

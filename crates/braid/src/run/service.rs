@@ -14,6 +14,9 @@ use super::desired::{Desired, DesiredVolume};
 use super::discovery::Discovery;
 use super::ends::Ends;
 use super::entries::{AdminState, Origin, PathEntry};
+use super::events::hook::Hook;
+use super::events::watch::Watch;
+use super::events::{Event, Events, Kind};
 use super::explain::Asked;
 use super::known::Known;
 use super::late::Absent;
@@ -38,7 +41,8 @@ use crate::control::server::{Caller, Methods};
 use crate::ends::Known as KnownEnd;
 use crate::log;
 use crate::output;
-use crate::units::format_bytes;
+use crate::units::{format_bytes, format_ns};
+use cores::{ClientChange, PathChange};
 use engine::export::ExportControl;
 use engine::host::VolumeInfo;
 use engine::mirror::MIRRORS_FROM;
@@ -51,6 +55,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
+use tracing::Level;
 
 /// See the module.
 pub struct Service {
@@ -60,10 +65,18 @@ pub struct Service {
     pub senders: Senders,
     /// Of paths.
     pub changes: Changes,
+    /// Changes of state, for whoever follows them.
+    pub events: Events,
+    /// Reads which volumes and legs have changed.
+    pub watch: Watch,
+    /// The program that is run for each event.
+    pub hook: Hook,
     /// Block devices of the kernel.
     pub nodes: Nodes,
     /// Where the configuration comes from.
     pub file: PathBuf,
+    /// As the command line has it.
+    pub log: log::LogArgs,
     /// Where paths lead.
     pub ends: Ends,
     /// Paths that come and go by themselves.
@@ -109,6 +122,8 @@ pub struct Start {
     pub storages: Vec<Found>,
     /// The file.
     pub file: PathBuf,
+    /// As the command line has it.
+    pub log: log::LogArgs,
 }
 
 /// State that may change.
@@ -230,6 +245,7 @@ impl Service {
             absent,
             storages,
             file,
+            log,
         } = start;
         let numbers = mirrors::numbers(desired.volumes.iter().map(|it| &it.of));
         let running = |(place, volume): (usize, DesiredVolume)| {
@@ -249,6 +265,9 @@ impl Service {
             identity,
             senders,
             changes: Changes::default(),
+            events: Events::default(),
+            watch: Watch::default(),
+            hook: Hook::default(),
             nodes: Nodes::new(&registry),
             ends: Ends::new(known),
             asked: Asked::default(),
@@ -256,6 +275,7 @@ impl Service {
             metrics: Metrics::new(),
             discovery: Discovery::default(),
             file,
+            log,
             choices: Mutex::new(choices),
             marks: Mutex::new(marks),
             known: Mutex::new(namespaces),
@@ -382,6 +402,12 @@ impl Service {
         self.close_queues(&mut state);
         self.news.notify_all();
         self.discovery.close();
+        drop(state);
+        self.events
+            .emit(Event::new(Kind::Engine, "stopping").from("running"));
+        self.watch.end();
+        self.events.close();
+        self.hook.end();
     }
 
     /// One line for each export.
@@ -459,6 +485,63 @@ impl Service {
         let it = &state.volumes[number];
         it.info.iter().for_each(|info| say_ready(&it.of.name, info));
         format!("added volume {}", it.of.name)
+    }
+
+    /// A path has another state.
+    pub fn path_changed(&self, change: PathChange) {
+        let names = {
+            let state = self.state();
+            let it = state.volumes.get(change.volume);
+            it.map(|it| {
+                let path = it.entries().get(change.path);
+                let name = path.map_or_else(|| change.path.0.to_string(), |it| it.name().into());
+                (it.of.name.clone(), name)
+            })
+        };
+        let Some((volume, path)) = names else {
+            return; // the volume has left meanwhile
+        };
+        let mut event = Event::new(Kind::Path, change.to.name())
+            .volume(volume)
+            .path(path);
+        if let Some(from) = change.from {
+            event = event.from(from.name());
+        }
+        if let Some(reason) = change.reason {
+            event = event.reason(reason);
+        }
+        self.events.emit(event);
+    }
+
+    /// An NBD client has come or gone.
+    pub fn client_changed(&self, change: &ClientChange) {
+        let (name, export) = {
+            let state = self.state();
+            let it = state.volumes.get(change.volume);
+            let export = state.exports.get(change.export as usize);
+            let export = export.and_then(|it| Some(it.as_ref()?.uri.clone()));
+            (it.map(|it| it.of.name.clone()), export.unwrap_or_default())
+        };
+        let name = name.unwrap_or_else(|| "a volume that has left".to_owned());
+        let who = &change.name;
+        let (line, event) = match change.lasted {
+            None => {
+                let line = format!("{name}: client {who} has connected to {export}");
+                (line, Event::new(Kind::Client, "connected"))
+            }
+            Some(lasted) => {
+                let lasted = format!("after {}", format_ns(lasted.as_nanos() as f64));
+                let line = format!("{name}: client {who} is gone, {lasted}");
+                let event = Event::new(Kind::Client, "gone")
+                    .from("connected")
+                    .reason(lasted);
+                (line, event)
+            }
+        };
+        // A client that connects all the time must not drive out what else there is.
+        if log::seldom("clients", &name, Level::INFO, line) {
+            self.events.emit(event.volume(name).client(&**who));
+        }
     }
 
     /// Name of a volume.
@@ -602,7 +685,43 @@ impl Service {
 impl Methods for Service {
     type Call = EngineCall;
 
-    fn call(&self, by: &Caller<'_>, mut call: EngineCall) -> Result<Value, ControlError> {
+    fn call(&self, by: &Caller<'_>, call: EngineCall) -> Result<Value, ControlError> {
+        let change = call.is_change().then(|| (by.typed(&call), call.clone()));
+        let answer = self.answer(by, call);
+        if let Some((typed, mut call)) = change {
+            self.tell_verb(by, &typed, call.volume_mut().cloned(), &answer);
+        }
+        answer
+    }
+}
+
+impl Service {
+    /// Writes down who has changed what.
+    fn tell_verb(
+        &self,
+        by: &Caller<'_>,
+        typed: &str,
+        volume: Option<String>,
+        answer: &Result<Value, ControlError>,
+    ) {
+        let who = by.who();
+        let (to, reason) = match answer {
+            Ok(_) => ("done", typed.to_owned()),
+            Err(error) => ("refused", format!("{typed}: {error}")),
+        };
+        match answer {
+            Ok(_) => log::say(format!("{who}: {typed}: done")),
+            Err(error) => log::warn(format!("{who}: {typed}: refused: {error}")),
+        }
+        let event = Event::new(Kind::Verb, to).client(who).reason(reason);
+        self.events.emit(match volume {
+            Some(name) => event.volume(name),
+            None => event,
+        });
+        self.watch.look();
+    }
+
+    fn answer(&self, by: &Caller<'_>, mut call: EngineCall) -> Result<Value, ControlError> {
         // A leg has two names, and is locked and kept under one.
         if let Some(name) = call.volume_mut() {
             let state = self.state();
@@ -620,6 +739,7 @@ impl Methods for Service {
                 self.tell_awaited(&mut stat);
                 Ok(stat)
             }
+            EngineCall::Events(params) => self.events.answer(&params, || by.is_gone()),
             EngineCall::Check(params) => {
                 let mut check = self.report()?.check(params.volume.as_deref())?;
                 self.tell_awaited(&mut check);

@@ -1,12 +1,15 @@
 //! A request of a client as a [`Pipeline`](crate::pipeline::Pipeline): memory and data before it,
 //! blocks covered partly, and the answer.
-use super::{Devices, NbdServer};
+use super::{Devices, ExportEvent, NbdServer};
+use crate::client_errors::ClientError;
 use crate::host::IoDone;
 use crate::limits::TICKETS_READY;
 use crate::machine::{Memory, Output};
 use crate::mirror::MIRRORS_FROM;
 use crate::pipeline::Stage;
 use crate::slot_queues::{Round, SlotQueues};
+use alloc::boxed::Box;
+use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
 use block::Range;
@@ -295,6 +298,9 @@ impl NbdServer {
             let heard = is_flush && !self.clients[usize::from(client)].closed;
             devices.flush_failed_for(work.pipeline.device(), heard);
         }
+        if let Some(error) = error {
+            self.tell_error(devices, ticket, error, outcome);
+        }
         let it = &mut self.clients[usize::from(client)];
         let counters = &mut self.counters[it.export as usize];
         counters.requests += 1;
@@ -303,6 +309,43 @@ impl NbdServer {
             session.complete(token, error.map_or(Ok(()), Err), self.course.now_ns);
         }
         self.touch(client);
+    }
+}
+
+impl NbdServer {
+    /// Describes an error that a client is answered with; of many, few.
+    #[cold]
+    fn tell_error(
+        &mut self,
+        devices: &Devices,
+        ticket: u32,
+        error: Errno,
+        outcome: Option<Outcome>,
+    ) {
+        if !self.errors.is_described(self.course.now_ns) {
+            return;
+        }
+        let work = &self.table[ticket];
+        let volume = work.pipeline.device();
+        self.events
+            .push_back(ExportEvent::Error(Box::new(ClientError {
+                volume,
+                client: self.clients[usize::from(work.client)].reader.name.clone(),
+                op: match work.request.kind {
+                    Kind::Read => "read",
+                    Kind::Write => "write",
+                    Kind::Flush => "flush",
+                    Kind::Trim => "trim",
+                    Kind::Cache => "cache",
+                    Kind::WriteZeroes => "write zeroes",
+                    Kind::BlockStatus { .. } => "block status",
+                },
+                offset: work.request.offset,
+                length: work.request.length.into(),
+                error: error.to_string().into(),
+                outcome,
+                path: devices.host().failure_of(volume, ticket.into()),
+            })));
     }
 }
 

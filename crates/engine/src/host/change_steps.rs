@@ -132,6 +132,7 @@ impl Sessions<'_> {
         );
         if to != AdminState::Failed || !stays {
             path.set_admin_state(to);
+            self.on.out.note_state();
         }
         if to != AdminState::Failed {
             let step = step.map(|step| (step, serial));
@@ -257,6 +258,7 @@ impl Sessions<'_> {
         let early = self.volume.leaves_early(at);
         let it = &mut *self.volume;
         let path = it.paths.remove(at);
+        self.on.out.note_state();
         self.on.owners[path.place] = None;
         it.head.forget(at);
         let line = |why| report::line(&it.name, &path, self.on.settings.core, why);
@@ -327,6 +329,7 @@ impl Multipath {
         it.head.set_draining(index, true);
         self.settle_in(volume, index, place, config);
         self.volumes[usize::from(volume)].paths[index].set_admin_state(AdminState::Joining);
+        self.on.out.note_state();
         self.on.rouse_hedger();
     }
 
@@ -344,6 +347,7 @@ impl Multipath {
         assert!(before.is_none(), "place {place} is another path's");
         let path = Path::new(place, volume, index, config);
         self.volumes[usize::from(volume)].paths.insert(path);
+        self.on.out.note_state();
     }
 
     fn open_volume(&mut self, volume: u16, config: VolumeConfig, places: &[u32], now_ns: u64) {

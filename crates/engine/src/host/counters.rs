@@ -339,6 +339,20 @@ fn by_size(head: &Head, path: PathIndex) -> Vec<[PathStats; BUCKETS]> {
 }
 
 impl Multipath {
+    /// Why a path is in its state; `None`: it is live, or not there.
+    pub fn path_reason(&self, volume: u16, path: PathIndex) -> Option<String> {
+        let it = self.volumes.get(usize::from(volume))?;
+        let of = it.paths.get(path)?;
+        match of.state(&it.recovery, &it.head) {
+            PathState::Live | PathState::Removed => None,
+            PathState::Probation => {
+                let why = it.head.probation(path)?.why;
+                Some(report::on_probation(of, why).into())
+            }
+            _ => it.hindrance(path, self.on.settings.cores),
+        }
+    }
+
     /// Why a path takes no I/O of this core; `None`: it does, or would if no better one was there.
     pub fn path_hindrance(&self, volume: u16, path: PathIndex) -> Option<String> {
         let it = self.volumes.get(usize::from(volume));

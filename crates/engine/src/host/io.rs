@@ -94,6 +94,11 @@ impl Sessions<'_> {
         let (at, op, retries) = (slot.path, slot.io.op, slot.history.retries);
         let path = &self.volume.paths[at];
         let mut outcome = device::outcome(end, &path.known.target.crdt, retries);
+        if let Err(error) = end {
+            let cookie = self.on.ios.get(index).io.cookie;
+            let volume = self.volume.number;
+            self.on.failures.note(volume, cookie, at, error);
+        }
         if op == IoOp::Flush {
             outcome = device::outcome_of_flush(&path.kind, end, outcome);
         }
@@ -441,6 +446,9 @@ impl VolumeIo<'_> {
     /// A command has ended, and not well.
     #[cold]
     fn failed(&mut self, at: PathIndex, index: u32, status: Status, now_ns: u64) {
+        let cookie = self.on.ios.get(index).io.cookie;
+        let error = DeviceError::Nvme(status);
+        self.on.failures.note(self.volume.number, cookie, at, error);
         let path = &self.volume.paths[at];
         let queue = path.session.queue.as_ref();
         let over = queue.is_none_or(|queue| queue.has_failed());

@@ -86,6 +86,7 @@ impl Sessions<'_> {
         let Some(before) = path.session.lose(longest_ns, now_ns) else {
             return; // it was lost before, for another reason, or closed in order
         };
+        on.out.note_state();
         let was_live = matches!(before, SessionState::Live);
         path.counters.losses += u64::from(was_live);
         let had_queues = before.has_association();

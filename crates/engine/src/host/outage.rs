@@ -246,6 +246,7 @@ impl VolumeIo<'_> {
             return; // it came back while the news was under way, or a user has decided
         }
         path.set_admin_state(AdminState::GivenUp);
+        self.on.out.note_state();
         if self.volume.has_lost_all() {
             let line = report::none_returns(&self.volume.name);
             self.on

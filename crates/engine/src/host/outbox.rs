@@ -18,6 +18,8 @@ pub(super) struct Outbox {
     events: VecDeque<HostEvent>,
     /// Connections whose machines were called since the last turn.
     touched: Vec<ConnId>,
+    /// A path may be in another state than when that was asked last.
+    states_changed: bool,
 }
 
 impl Outbox {
@@ -36,6 +38,7 @@ impl Outbox {
             timers: Timers::new(),
             events: VecDeque::with_capacity(events),
             touched: Vec::with_capacity(connections),
+            states_changed: false,
         }
     }
 
@@ -47,6 +50,17 @@ impl Outbox {
     /// Tells the owner.
     pub(super) fn report(&mut self, event: HostEvent) {
         self.events.push_back(event);
+    }
+
+    /// A path may be in another state.
+    pub(super) fn note_state(&mut self) {
+        self.states_changed = true;
+    }
+
+    /// Whether any may, since this was asked last.
+    #[inline]
+    pub(super) fn take_states_changed(&mut self) -> bool {
+        core::mem::take(&mut self.states_changed)
     }
 
     /// Core 0: tells the other cores, also where there are none.

@@ -270,6 +270,7 @@ impl VolumeIo<'_> {
     /// The head has put a path on probation.
     #[cold]
     pub(super) fn on_probation(&mut self, at: PathIndex, why: Why, now_ns: u64) {
+        self.on.out.note_state();
         let path = &mut self.volume.paths[at];
         path.suspect(&self.on.ios);
         path.errors.has_damaged = why == Why::Errors && path.is_damaging(now_ns);
@@ -416,6 +417,7 @@ impl VolumeIo<'_> {
             self.on_probation(at, why, now_ns);
         }
         if let Some(took_ns) = over {
+            self.on.out.note_state();
             let suspect = core::mem::take(&mut self.volume.paths[at].probing.suspect);
             let reads = suspect.read > 0;
             self.volume.head.try_first(at, reads, suspect.write);

@@ -527,6 +527,7 @@ impl Sessions<'_> {
         }
         let was_reported = path.session.begin_use(now_ns);
         path.counters.connects += 1;
+        on.out.note_state();
         path.cache.note_live();
         let has_queue = path.has_queue();
         on.head.set_enabled(at, has_queue);

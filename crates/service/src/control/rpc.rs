@@ -96,6 +96,8 @@ pub struct Request<'a> {
     pub params: Value,
     /// The caller waits for an answer: it is no notification.
     pub is_awaited: bool,
+    /// The verb as a user has typed it, by the caller's word: an extension of ours.
+    pub typed: Option<&'a str>,
 }
 
 /// Answers one line; `None` for a notification, which gets no answer.
@@ -130,6 +132,7 @@ pub fn answer(
         method,
         params,
         is_awaited: id.is_some(),
+        typed: request.get("typed").and_then(Value::as_str),
     });
     let id = id?;
     Some(match result {
@@ -151,6 +154,7 @@ pub fn refusal(message: &str) -> Value {
 pub fn call(stream: &mut UnixStream, call: &impl Call, wait: Duration) -> anyhow::Result<Value> {
     let mut request = serde_json::to_value(call)?;
     (request["jsonrpc"], request["id"]) = ("2.0".into(), 1.into());
+    request["typed"] = typed().into();
     let who = peer(stream);
     let broken = |error: io::Error| {
         anyhow::Error::new(error).context(format!("{who}: the connection broke: has it ended?"))
@@ -184,6 +188,13 @@ pub fn call(stream: &mut UnixStream, call: &impl Call, wait: Duration) -> anyhow
         Some(result) => Ok(result.take()),
         None => anyhow::bail!("{who}: the answer is no JSON-RPC 2.0 answer"),
     }
+}
+
+/// The command line of this program.
+fn typed() -> String {
+    let words = std::env::args_os().skip(1);
+    let words = words.map(|it| it.to_string_lossy().into_owned());
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Name of the socket at the other end.

@@ -20,16 +20,62 @@ pub trait Methods: Send + Sync + 'static {
     fn call(&self, by: &Caller<'_>, call: Self::Call) -> Result<Value, ControlError>;
 }
 
-/// The caller. `None`: no connection waits for the answer, so none can be gone.
-pub struct Caller<'a>(Option<&'a UnixStream>);
+/// Longest verb as it was typed that is written down, bytes.
+const TYPED_MAX: usize = 400;
+
+/// The caller.
+#[derive(Clone, Copy, Default)]
+pub struct Caller<'a> {
+    /// `None`: there is no connection.
+    stream: Option<&'a UnixStream>,
+    /// It waits for the answer; else it can't be gone.
+    is_awaited: bool,
+    /// The verb as a user has typed it, by the caller's word.
+    typed: Option<&'a str>,
+}
 
 impl Caller<'_> {
     /// A call without a connection.
-    pub const NONE: Caller<'static> = Caller(None);
+    pub const NONE: Caller<'static> = Caller {
+        stream: None,
+        is_awaited: false,
+        typed: None,
+    };
+
+    /// User and process, as the kernel has them.
+    pub fn who(&self) -> String {
+        let peer = self.stream.map(rustix::net::sockopt::socket_peercred);
+        match peer {
+            Some(Ok(peer)) => {
+                let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+                format!("user {uid} (process {pid})")
+            }
+            Some(Err(_)) => "an unknown user".to_owned(),
+            None => "this program".to_owned(),
+        }
+    }
+
+    /// The verb as it was typed, without what would disturb a line; by another client than a verb,
+    /// the call.
+    pub fn typed(&self, call: &impl Call) -> String {
+        let typed = self.typed.map(String::from).unwrap_or_else(|| {
+            let call = serde_json::to_value(call).unwrap_or_default();
+            format!(
+                "{} {}",
+                call["method"].as_str().unwrap_or("-"),
+                call["params"]
+            )
+        });
+        let plain = |it: char| if it.is_control() { ' ' } else { it };
+        let mut typed: String = typed.chars().map(plain).collect();
+        let end = (0..=TYPED_MAX).rev().find(|at| typed.is_char_boundary(*at));
+        typed.truncate(end.unwrap_or_default());
+        typed
+    }
 
     /// No caller is there to hear an answer. One that only has nothing more to say is there.
     pub fn is_gone(&self) -> bool {
-        let Some(stream) = self.0 else {
+        let Some(stream) = self.stream.filter(|_| self.is_awaited) else {
             return false;
         };
         let mut ends = [PollFd::new(stream, PollFlags::empty())];
@@ -126,7 +172,11 @@ fn serve_client<M: Methods>(stream: &UnixStream, control: &M, long: &AtomicUsize
     while let Ok(Some(line)) = lines.next_line() {
         let answer = rpc::answer(&line, |request| {
             let Request { method, params, .. } = request;
-            let caller = Caller(request.is_awaited.then_some(stream));
+            let caller = Caller {
+                stream: Some(stream),
+                is_awaited: request.is_awaited,
+                typed: request.typed,
+            };
             caller.ensure_there()?;
             let call: M::Call = parse(method, params)?;
             let is_long = call.is_long();
@@ -217,13 +267,27 @@ mod tests {
     #[test]
     fn who_says_no_more_is_there_until_it_closes() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let caller = Caller(Some(&ours));
+        let of = |stream, is_awaited| Caller {
+            stream,
+            is_awaited,
+            typed: Some("path fail v0 1\n<3>"),
+        };
+        let caller = of(Some(&ours), true);
         assert!(!caller.is_gone());
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(!caller.is_gone());
         drop(theirs);
         assert!(caller.is_gone() && caller.ensure_there().is_err());
-        assert!(!Caller(None).is_gone());
+        assert!(!Caller::NONE.is_gone() && !of(Some(&ours), false).is_gone());
+        let us = format!(
+            "user {} (process {})",
+            rustix::process::getuid().as_raw(),
+            std::process::id()
+        );
+        assert_eq!(caller.who(), us);
+        let call = Asked::Short(Nothing);
+        assert_eq!(caller.typed(&call), "path fail v0 1 <3>");
+        assert_eq!(Caller::NONE.typed(&call), "short {}");
     }
 
     /// Writes down what it is asked.

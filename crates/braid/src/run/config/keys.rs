@@ -134,6 +134,17 @@ pub(super) fn ublk<'de, D: Deserializer<'de>>(from: D) -> Result<Option<UblkNumb
         _ => Err(Error::custom(wanted)),
     }
 }
+/// A program by its whole path, for the engine has a working directory of its own; and arguments.
+pub(super) fn on_event<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let command = Vec::<String>::deserialize(from)?;
+    let is_whole = |it: &String| it.starts_with('/') && !it.contains('\0');
+    match command.first().is_none_or(is_whole) {
+        true => Ok(command),
+        false => Err(Error::custom(
+            "on_event begins with the whole path of a program: [\"/usr/bin/program\"]",
+        )),
+    }
+}
 pub(super) fn discovery<'de, D: Deserializer<'de>>(from: D) -> Result<DiscoveryUri, D::Error> {
     text(from, str::parse)
 }

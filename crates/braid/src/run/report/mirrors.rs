@@ -1,6 +1,8 @@
 //! How mirrors and their legs are doing (rows B2, B5).
 use super::{Health, Report};
 use crate::control::rpc::ControlError;
+use crate::run::events::Kind;
+use crate::run::events::watch::Shown;
 use crate::run::latency;
 use crate::run::mirrors::PAUSED;
 use engine::LatencyHistogram;
@@ -65,6 +67,31 @@ impl Report<'_> {
             .volume
             .filter(|volume| self.state.volumes.has(*volume))?;
         self.damages(volume).next()
+    }
+
+    /// States of a mirror and its legs.
+    pub(super) fn mirror_states(&self, volume: u16, name: &str) -> Vec<Shown> {
+        let Some(it) = self.of_mirror(volume) else {
+            return Vec::new();
+        };
+        let shown = |kind, leg, state, reason| Shown {
+            kind,
+            volume: name.to_owned(),
+            name: leg,
+            state,
+            reason,
+        };
+        let why = self.mirror_state(volume);
+        let mirror = shown(Kind::Mirror, None, phase(&it.state), why);
+        let legs = it.legs.iter().map(|leg| {
+            let of = leg.volume.filter(|volume| self.state.volumes.has(*volume));
+            let of = of.and_then(|volume| self.state.volumes[volume].of.leg());
+            let of = of.map_or_else(|| leg.name.to_string(), |it| it.to_string());
+            let why = leg.why.as_deref().map(String::from);
+            let why = why.filter(|_| !leg.serves());
+            shown(Kind::Leg, Some(of), leg.status.name(), why)
+        });
+        [mirror].into_iter().chain(legs).collect()
     }
 
     /// Why a mirror does not serve; none where it does, or is none.

@@ -5,6 +5,7 @@ mod admission;
 mod called;
 mod discovery;
 mod early;
+mod events;
 mod explain;
 mod extents;
 mod faults;

@@ -1,0 +1,319 @@
+//! The hook: a program that is run for each event.
+//!
+//! # Contract
+//! A thread of its own runs one program at a time, with the event as JSON on its standard input, a
+//! line, and the most important of it in the environment. One that takes longer than
+//! [`RUN_MAX`] is killed, with all of its process group. Events that come meanwhile wait where all
+//! are kept: what is dropped there is counted, logged, and told to the next program. Nothing waits
+//! for this thread but the end of the engine, for [`END_MAX`] at most.
+use super::super::service::Service;
+use super::Numbered;
+use crate::log;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::Level;
+
+/// Longest run of the program.
+const RUN_MAX: Duration = Duration::from_secs(10);
+/// How long the end of the engine waits for programs.
+const END_MAX: Duration = Duration::from_secs(2);
+/// What is kept of the last that a program has written.
+const SAID_MAX: usize = 512;
+/// Kind of lines about it.
+const LINES: &str = "the hook";
+
+/// See the module.
+#[derive(Default)]
+pub struct Hook {
+    /// Program and arguments; none: there is no hook.
+    command: Mutex<Vec<String>>,
+    /// Says that the thread has ended.
+    ended: Mutex<Option<mpsc::Receiver<()>>>,
+    /// Programs end by then.
+    end: Mutex<Option<Instant>>,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+enum Ended {
+    /// By itself.
+    Exited(ExitStatus),
+    /// It took too long.
+    Killed,
+}
+
+impl Hook {
+    /// What is run from the next event on.
+    pub fn set(&self, command: &[String]) {
+        let mut it = self.command.lock().unwrap_or_else(PoisonError::into_inner);
+        it.clear();
+        it.extend_from_slice(command);
+    }
+
+    fn command(&self) -> Vec<String> {
+        let it = self.command.lock().unwrap_or_else(PoisonError::into_inner);
+        it.clone()
+    }
+
+    /// Starts the thread, with the first event that is not seen yet.
+    ///
+    /// # Errors
+    /// There can be none.
+    pub fn start(service: &Arc<Service>) -> io::Result<()> {
+        let (to, ended) = mpsc::channel::<()>();
+        let other = Arc::clone(service);
+        let run = move || {
+            run(&other);
+            drop(to);
+        };
+        *service
+            .hook
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(ended);
+        let builder = std::thread::Builder::new().name("hook".into());
+        builder.spawn(run).map(drop)
+    }
+
+    /// Waits for programs, after the events are closed.
+    pub fn end(&self) {
+        let end = Instant::now() + END_MAX;
+        *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+        let ended = self
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        // The thread kills its program by then.
+        let waited = ended.map(|it| it.recv_timeout(END_MAX + END_MAX));
+        if let Some(Err(RecvTimeoutError::Timeout)) = waited {
+            log::warn("the hook's thread does not end".into());
+        }
+    }
+
+    /// How long a program may run yet.
+    fn left(&self, begun: Instant) -> Duration {
+        let by = begun + RUN_MAX;
+        let end = *self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let by = end.map_or(by, |end| end.min(by));
+        by.saturating_duration_since(Instant::now())
+    }
+}
+
+fn run(service: &Service) {
+    let (hook, events) = (&service.hook, &service.events);
+    let mut seen = events.first();
+    let mut lost = 0;
+    loop {
+        let unseen = events.wait(seen, 1, || false);
+        let Some(event) = unseen.events.first() else {
+            return; // the engine ends
+        };
+        seen = unseen.last;
+        let command = hook.command();
+        let Some(program) = command.first() else {
+            lost = 0;
+            continue;
+        };
+        if unseen.lost > 0 {
+            lost += unseen.lost;
+            let line = format!(
+                "{program}: {} events were dropped: it is too slow",
+                unseen.lost
+            );
+            log::seldom(LINES, program, Level::WARN, line);
+        }
+        if events.is_closed() && hook.left(Instant::now()).is_zero() {
+            return;
+        }
+        match run_one(hook, &command, event, lost) {
+            Ok((Ended::Exited(status), _)) if status.success() => lost = 0,
+            Ok((ended, said)) => {
+                let how = match ended {
+                    Ended::Exited(status) => status.to_string(),
+                    Ended::Killed => format!("killed after {} s", RUN_MAX.as_secs()),
+                };
+                let said = last_line(&said);
+                let line = format!("{program}: {how}{said} (event {})", event.number);
+                log::seldom(LINES, program, Level::WARN, line);
+            }
+            Err(error) => {
+                let line = format!("{program} cannot be run (on_event): {error}");
+                log::seldom(LINES, program, Level::WARN, line);
+            }
+        }
+    }
+}
+
+/// Runs the program for one event. Returns what it wrote last.
+fn run_one(
+    hook: &Hook,
+    command: &[String],
+    event: &Numbered,
+    lost: u64,
+) -> io::Result<(Ended, Vec<u8>)> {
+    let begun = Instant::now();
+    let json = event.json();
+    let (ours, theirs) = io::pipe()?;
+    let mut it = Command::new(&command[0]);
+    it.args(&command[1..]).stdin(Stdio::piped());
+    it.stdout(theirs.try_clone()?).stderr(theirs);
+    it.process_group(0).env("BRAID_LOST", lost.to_string());
+    for (name, key) in [
+        ("BRAID_SEQ", "seq"),
+        ("BRAID_TIME", "time"),
+        ("BRAID_KIND", "kind"),
+        ("BRAID_VOLUME", "volume"),
+        ("BRAID_PATH", "path"),
+        ("BRAID_FROM", "from"),
+        ("BRAID_TO", "to"),
+    ] {
+        let value = &json[key];
+        let text = value.as_str().map(String::from);
+        it.env(
+            name,
+            text.unwrap_or_else(|| match value.is_null() {
+                true => String::new(),
+                false => value.to_string(),
+            }),
+        );
+    }
+    let mut child = it.spawn()?;
+    // Else our end of what it writes would never be over.
+    drop(it);
+    if let Some(mut stdin) = child.stdin.take() {
+        // An event is smaller than a pipe, so this does not wait; a program need not read it.
+        let _ = stdin.write_all(format!("{json}\n").as_bytes());
+    }
+    let ended = wait(hook, &mut child, ours, begun);
+    if !matches!(ended, Ok((Ended::Exited(_), _))) {
+        // Its group has its number, and exists until it has been waited for.
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        child.wait()?;
+    }
+    ended
+}
+
+/// Reads what it writes until it ends, or its time is over.
+fn wait(
+    hook: &Hook,
+    child: &mut Child,
+    mut output: io::PipeReader,
+    begun: Instant,
+) -> io::Result<(Ended, Vec<u8>)> {
+    let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let (mut said, mut is_open) = (Vec::new(), true);
+    loop {
+        let left = hook.left(begun);
+        if left.is_zero() {
+            return Ok((Ended::Killed, said));
+        }
+        // A short one: the engine may be told to end meanwhile.
+        let left = left.min(Duration::from_millis(500));
+        let left = Timespec::try_from(left).unwrap_or_default();
+        let of_output = PollFd::new(&output, PollFlags::IN);
+        let mut all = vec![PollFd::new(&process, PollFlags::IN)];
+        all.extend(is_open.then_some(of_output));
+        match poll(&mut all, Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let has_ended = !all[0].revents().is_empty();
+        let has_output = all.get(1).is_some_and(|it| !it.revents().is_empty());
+        if has_output {
+            let mut chunk = [0; 4096];
+            let count = output.read(&mut chunk)?;
+            is_open = count > 0;
+            said.extend_from_slice(&chunk[..count]);
+            let more = said.len().saturating_sub(SAID_MAX);
+            said.drain(..more);
+        } else if has_ended {
+            // What it has started may live on, and write.
+            return Ok((Ended::Exited(child.wait()?), said));
+        }
+    }
+}
+
+/// The last line that a program has written, for a line about it.
+fn last_line(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let last = said.trim_end().lines().last().unwrap_or_default();
+    match last.is_empty() {
+        true => String::new(),
+        false => format!(": {last}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Event, Events, Kind};
+    use super::*;
+
+    fn one() -> Numbered {
+        let events = Events::default();
+        events.emit(Event::new(Kind::Path, "failed").volume("v0").from("live"));
+        events.since(None, 1).events.remove(0)
+    }
+
+    fn sh(script: &str) -> Vec<String> {
+        ["/bin/sh", "-c", script].map(String::from).into()
+    }
+
+    #[test]
+    fn program_gets_the_event_and_its_last_words_are_known() {
+        let script = "read -r line; echo \"$BRAID_KIND $BRAID_TO $BRAID_PATH-$BRAID_LOST $line\"; \
+                      echo gone wrong >&2; exit 3";
+        let (ended, said) = run_one(&Hook::default(), &sh(script), &one(), 5).unwrap();
+        let Ended::Exited(status) = ended else {
+            panic!("{ended:?}");
+        };
+        assert_eq!(status.code(), Some(3));
+        let text = String::from_utf8(said.clone()).unwrap();
+        assert!(text.starts_with("path failed -5 {"), "{text}");
+        assert!(text.contains("\"from\":\"live\""), "{text}");
+        assert_eq!(last_line(&said), ": gone wrong");
+        assert_eq!(last_line(b"\n"), "");
+    }
+
+    #[test]
+    fn program_that_hangs_is_killed_with_its_children() {
+        let hook = Hook::default();
+        *hook.end.lock().unwrap() = Some(Instant::now() + Duration::from_millis(300));
+        let script = "sleep 1000 & echo $!; wait";
+        let (ended, said) = run_one(&hook, &sh(script), &one(), 0).unwrap();
+        assert!(matches!(ended, Ended::Killed), "{ended:?}");
+        let child = String::from_utf8(said).unwrap();
+        let stat = format!("/proc/{}/stat", child.trim());
+        let end = Instant::now() + Duration::from_secs(60);
+        let lives = || std::fs::read_to_string(&stat).is_ok_and(|it| !it.contains(") Z "));
+        while lives() {
+            assert!(Instant::now() < end, "its child lives on");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn program_that_writes_much_or_is_not_there_is_no_trouble() {
+        let much = sh("head -c 1000000 /dev/zero | tr '\\0' x; echo; echo done");
+        let (ended, said) = run_one(&Hook::default(), &much, &one(), 0).unwrap();
+        assert!(
+            matches!(ended, Ended::Exited(it) if it.success()),
+            "{ended:?}"
+        );
+        assert!(said.len() <= SAID_MAX && last_line(&said) == ": done");
+        // It leaves a child behind that keeps what it writes to open.
+        let (ended, _) = run_one(&Hook::default(), &sh("sleep 2 & exit 0"), &one(), 0).unwrap();
+        assert!(
+            matches!(ended, Ended::Exited(it) if it.success()),
+            "{ended:?}"
+        );
+        let none = ["/nope/program".to_owned()];
+        assert!(run_one(&Hook::default(), &none, &one(), 0).is_err());
+    }
+}
