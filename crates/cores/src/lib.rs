@@ -79,6 +79,8 @@ pub enum RunEvent {
     Resized(u16, VolumeInfo),
     /// A line for the user.
     Note(String),
+    /// The same, about what should not be.
+    Warning(String),
     /// See [`ExportEvent::Port`].
     Host(engine::target::Event, u32),
     /// This volume can't be the namespace of this NSID, and why.
@@ -268,15 +270,20 @@ impl RunMachine {
                 }
                 // Core 0 knows more of a path than the others, and says it; of a mirror, its core.
                 ExportEvent::Host(
-                    HostEvent::Failed(volume, what)
-                    | HostEvent::Warning(volume, what)
-                    | HostEvent::Returned(volume, what),
+                    HostEvent::Failed(volume, what) | HostEvent::Warning(volume, what),
                 ) => {
+                    if self.core == 0 || volume >= MIRRORS_FROM {
+                        self.tell(RunEvent::Warning(what));
+                    }
+                }
+                ExportEvent::Host(HostEvent::Returned(volume, what)) => {
                     if self.core == 0 || volume >= MIRRORS_FROM {
                         self.tell(RunEvent::Note(what));
                     }
                 }
-                ExportEvent::Host(HostEvent::Trouble(_, what)) => self.tell(RunEvent::Note(what)),
+                ExportEvent::Host(HostEvent::Trouble(_, what)) => {
+                    self.tell(RunEvent::Warning(what));
+                }
                 ExportEvent::Host(HostEvent::Resized(volume, info)) => {
                     if self.core == 0 || volume >= MIRRORS_FROM {
                         self.tell(RunEvent::Resized(volume, info));
@@ -341,7 +348,7 @@ impl RunMachine {
                     count,
                 } => self.tell(ended(export, &name, why, count)),
                 ExportEvent::TurnedAway { export, count } => {
-                    self.tell(RunEvent::Note(format!(
+                    self.tell(RunEvent::Warning(format!(
                         "export {export}: {count} clients turned away: all places are taken \
                          (clients in the configuration)"
                     )));
@@ -520,7 +527,7 @@ impl Around for RunMachine {
             self.tell_states();
         }
         for note in self.ublk.take_notes() {
-            self.tell(RunEvent::Note(note));
+            self.tell(RunEvent::Warning(note));
         }
         if self.peers.len() > 1 {
             self.drain_peers(now_ns);
@@ -605,7 +612,7 @@ fn ended(export: u32, name: &str, why: CloseReason, count: u32) -> RunEvent {
         0 | 1 => String::new(),
         _ => format!(" ({} more ended since the last such line)", count - 1),
     };
-    RunEvent::Note(format!("export {export}: {name}: {why}{more}"))
+    RunEvent::Warning(format!("export {export}: {name}: {why}{more}"))
 }
 
 #[cfg(test)]

@@ -434,7 +434,8 @@ mod tests {
         let error = events.answer(&wait, || true).unwrap_err().to_string();
         assert!(error.starts_with("8 readers follow"), "{error}");
         drop(all);
-        assert!(events.answer(&wait, || true).is_ok());
+        let error = events.answer(&wait, || true).unwrap_err().to_string();
+        assert_eq!(error, "the engine is ending");
     }
 
     #[test]

@@ -181,11 +181,18 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let restored = forget::restored(&choices, &configured);
     let mut marks = Marks::new(&registry);
     marks.adopt(&registry, &config.volumes.iter().collect::<Vec<_>>())?;
-    let unclean = config.volumes.iter().filter_map(|it| marks.in_words(it));
+    let unclean: Vec<String> = config
+        .volumes
+        .iter()
+        .filter_map(|it| marks.in_words(it))
+        .collect();
+    let summary = notes::started(&config, restored.len(), unclean.len(), registry.directory());
     let volatile = notes::volatile(&config, registry.directory());
     let clients = u64::from(config.clients) * u64::from(config.cores);
     let few = advice::of_few_files("clients", clients);
-    for line in unclean
+    for line in [summary]
+        .into_iter()
+        .chain(unclean)
         .chain(restored)
         .chain(notes::warning(&config))
         .chain(volatile)
@@ -369,9 +376,19 @@ fn attend(
             RunEvent::Signal(SIGHUP) => {
                 // Not here: what it waits for comes through this loop.
                 let service = Arc::clone(service);
-                let reload = move || match reload::reload(&service, false, &Caller::NONE) {
-                    Ok(changed) => log::say(format!("reloaded: {changed}")),
-                    Err(error) => log::say(format!("nothing was changed: {error:#}")),
+                let reload = move || {
+                    let event = match reload::reload(&service, false, &Caller::NONE) {
+                        Ok(changed) => {
+                            log::say(format!("reloaded: {changed}"));
+                            Event::new(Kind::Verb, "done").reason("reload by SIGHUP")
+                        }
+                        Err(error) => {
+                            let why = format!("nothing was changed: {error:#}");
+                            log::warn(why.clone());
+                            Event::new(Kind::Verb, "refused").reason(why)
+                        }
+                    };
+                    service.events.emit(event.client("SIGHUP"));
                 };
                 let builder = std::thread::Builder::new().name("reload".into());
                 builder.spawn(reload).context("cannot start a thread")?;
@@ -407,7 +424,8 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
             ));
         }
         RunEvent::Note(what) => log::say(service.of_queue(what)),
-        RunEvent::Host(event, count) => log::say(nvme_exports::in_words(event, count)),
+        RunEvent::Warning(what) => log::warn(service.of_queue(what)),
+        RunEvent::Host(event, count) => log::warn(nvme_exports::in_words(event, count)),
         RunEvent::Unfit(volume, nsid, why) => {
             let name = service.name(volume);
             log::say(format!(
@@ -417,7 +435,7 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
         RunEvent::NoPath(volume) => {
             let state = service.state();
             if let Some(it) = state.volumes.get(volume) {
-                log::say(notes::no_path(&it.of, it.info.is_some()));
+                log::warn(notes::no_path(&it.of, it.info.is_some()));
             }
         }
         // In order: a number of a volume may be another one's once a change was answered.

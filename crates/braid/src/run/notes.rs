@@ -77,6 +77,26 @@ pub fn volatile(config: &Config, directory: &Path) -> Option<String> {
     ))
 }
 
+/// The start of an engine: how much it has by the file, and what was kept of engines before.
+pub fn started(config: &Config, restored: usize, unclean: usize, directory: &Path) -> String {
+    let volumes = config.volumes.iter();
+    let count = |is_leg| {
+        volumes
+            .clone()
+            .filter(|it| it.leg_of.is_some() == is_leg)
+            .count()
+    };
+    let paths: usize = volumes.clone().map(|it| it.paths.len()).sum();
+    let exports: usize = volumes.clone().map(|it| it.exports.len()).sum();
+    format!(
+        "starts with {} volumes, {} legs of mirrors, {paths} paths and {exports} exports over NBD; \
+         kept in {}: settings by verb of {restored} volumes, marks of unclean stops of {unclean}",
+        count(false),
+        count(true),
+        directory.display()
+    )
+}
+
 /// A volume has lost its last usable path, or, not `ready`, has none yet.
 pub fn no_path(volume: &Volume, ready: bool) -> String {
     let name = &volume.name;

@@ -28,10 +28,11 @@ use super::ublk;
 use super::volumes::Running;
 use crate::control::server::Caller;
 use crate::log;
+use crate::units::format_ns;
 use anyhow::{anyhow, bail};
 use engine::host::PathState;
 use engine::mirror::LegReport;
-use policy::Policy;
+use policy::{Knobs, Policy};
 use std::collections::BTreeSet;
 use sys::freeze;
 
@@ -499,6 +500,7 @@ pub fn set(
             if before != *policy {
                 log::say(format!("{name}: policy changed from {before} to {policy}"));
             }
+            say_knobs(name, &it.of.knobs(), knobs);
             match policy {
                 // The one before chooses until the program is there.
                 Policy::Program(_) if before != *policy => service.programs.wake(),
@@ -516,6 +518,11 @@ pub fn set(
         }
         Change::SetKeys(_, words) => {
             let of = &desired.volume(name)?.of;
+            let before = &state.volumes[number].of;
+            let both = live::changed(of, before).into_iter();
+            for (before, after) in both.zip(live::changed(before, of)) {
+                log::say(format!("{name}: changed from {before} to {after}"));
+            }
             // The keys of a mirror's legs are their own.
             if !of.is_mirror() {
                 service.senders.set_recovery(number, of.recovery());
@@ -523,6 +530,21 @@ pub fn set(
             Some(format!("{name}: {}", words.join(", ")))
         }
         _ => None,
+    }
+}
+
+/// Says which knobs of policies have another value.
+fn say_knobs(volume: &str, before: &Knobs, after: &Knobs) {
+    let words = |it: &Knobs| {
+        [
+            format!("ewma_shift {}", it.ewma_shift),
+            format!("weight_timeout {}", format_ns(it.weight_timeout_ns as f64)),
+            format!("hedge {}", it.hedging),
+        ]
+    };
+    let both = words(before).into_iter().zip(words(after));
+    for (before, after) in both.filter(|(before, after)| before != after) {
+        log::say(format!("{volume}: changed from {before} to {after}"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Events and the log: what an engine says of its changes, to people, programs and the journal.
 use crate::serve::no_io_uring;
-use crate::serve::process::{Process, SOON, wait_until};
+use crate::serve::process::{self, Client, Process, SOON, two_ports, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -143,6 +143,53 @@ fn changes_verbs_and_clients_are_events_and_lines() {
     stop(engine);
 }
 
+/// What a client is answered with is in the log, with the path and its status; so is what a target
+/// lacks space for.
+#[test]
+fn errors_that_clients_get_are_lines() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let Some((_target, uris)) = two_ports(directory, "t") else {
+        return;
+    };
+    let text = format!(
+        "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"{}\"\n\
+         [[volume.export]]\nnbd = \"unix:{}\"\n",
+        uris[0],
+        directory.join("v0.sock").display()
+    );
+    fs::write(directory.join("b.toml"), text).unwrap();
+    let mut engine = process::engine(directory);
+    let mut client = Client::open(&directory.join("v0.sock"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    command.args([
+        "target",
+        "set",
+        "--port",
+        "1",
+        "error=media-write:dnr:op=write",
+    ]);
+    let set = command
+        .arg("--socket")
+        .arg(directory.join("t.sock"))
+        .output()
+        .unwrap();
+    assert!(set.status.success(), "{set:?}");
+    for _ in 0..30 {
+        assert_ne!(client.write(8192, 1), 0);
+    }
+    let line = engine.notes("write of 4096 bytes at 8192");
+    let us = format!("by process {} of user ", std::process::id());
+    assert!(line.contains(&us) && line.contains(&uris[0]), "{line}");
+    assert!(
+        line.contains("Write Fault") || line.contains("2h/80h"),
+        "{line}"
+    );
+    // The rest of them is counted, though no other error follows.
+    engine.notes("v0: 20 more lines about errors of clients within 10 s were dropped");
+    stop(engine);
+}
+
 #[test]
 fn reader_that_follows_ends_with_the_engine() {
     let directory = tempfile::tempdir().unwrap();
@@ -196,7 +243,7 @@ fn hook_is_run_for_each_event_and_one_that_fails_is_logged() {
     configure(directory, "on_event = [\"hook\"]");
     let wrong = braid(directory, &["reload"]);
     assert_eq!(wrong.status.code(), Some(2));
-    engine.notes("reload: refused");
+    engine.notes("refused: nothing was changed");
     assert!(!engine.seen.contains("knob set v0"), "{}", engine.seen);
     stop(engine);
 }

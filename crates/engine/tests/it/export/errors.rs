@@ -1,10 +1,12 @@
 //! Errors that a client gets when something can't be.
 use super::common::{BLOCKS, MS, SECOND};
 use super::rig::{Rig, Setup, VOLUME, config};
-use engine::export::ExportControl;
+use engine::export::{ExportControl, ExportEvent};
+use engine::limits::CLIENT_ERRORS_MAX;
 use engine::machine::DeviceError;
 use engine::target::TargetControl;
 use nbd::{Errno, Kind, Request};
+use nvme::wire::Status;
 
 /// A device's failure, through the target and the path, as the client hears it.
 #[test]
@@ -28,6 +30,41 @@ fn what_a_device_says_reaches_the_client_in_its_words() {
         rig.write(client, 0, &[1; 4096]);
         assert_eq!(rig.engine.borrow().counters(0).errors, 2);
     }
+}
+
+/// A storm of errors has few lines, and the count of the rest comes by itself.
+#[test]
+fn errors_of_clients_are_described_and_a_storm_is_counted() {
+    let mut rig = Rig::ready(Setup::default());
+    let client = rig.connect(config(2));
+    rig.world.nodes[super::common::TARGET].disks[0].error = Some(DeviceError::Os(5));
+    let request = Request::new(0, Kind::Write, 8192, 4096);
+    let storm = CLIENT_ERRORS_MAX + 6;
+    (0..storm).for_each(|_| assert_eq!(rig.refused(client, request, &[1; 4096]), Errno::Io));
+    let described = rig.events.iter().filter_map(|event| match event {
+        ExportEvent::Error(error) => Some((**error).clone()),
+        _ => None,
+    });
+    let described: Vec<_> = described.collect();
+    assert_eq!(described.len() as u32, CLIENT_ERRORS_MAX);
+    let first = &described[0];
+    assert_eq!(
+        (first.op, first.offset, first.length),
+        ("write", 8192, 4096)
+    );
+    assert_eq!(&*first.error, "input/output error (EIO)");
+    let (uri, status) = first.path.clone().unwrap();
+    assert!(!uri.is_empty());
+    assert!(
+        matches!(status, DeviceError::Nvme(it) if it.is(Status::WRITE_FAULT)),
+        "{status:?}"
+    );
+    let rest = |rig: &Rig| {
+        let mut events = rig.events.iter();
+        events.any(|event| matches!(event, ExportEvent::MoreErrors(6)))
+    };
+    assert!(!rest(&rig), "the period is not over");
+    assert!(rig.run(11 * SECOND, rest));
 }
 
 /// Clients fall back to writes at ENOTSUP, and to nothing at EINVAL.
