@@ -120,6 +120,7 @@ pub fn compare<T: DeserializeOwned + Debug>(name: &str, least: &str, resolve: im
 fn every_table_of_the_document_is_compared() {
     let compared = [
         "engine",
+        "alarms",
         "discovery",
         "queue",
         "queue namespace",

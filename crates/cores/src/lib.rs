@@ -11,10 +11,12 @@
 //! optimize.
 #![forbid(unsafe_code)]
 
+mod lateness;
 pub mod local;
 mod ublk;
 
 use broker::{CoreQueues, ToCore};
+use engine::alarms::{PathWindow, ROUND_NS, Subject};
 use engine::export::{ExportControl, ExportCounters, ExportEvent};
 use engine::host::{
     Changed, Disconnected, HedgeStats, HoldStats, HostControl, HostEvent, Mark, PathKind, PathNews,
@@ -25,6 +27,7 @@ use engine::machine::{Memory, Output};
 use engine::mirror::{MIRRORS_FROM, MirrorReport, RecordRequest};
 use engine::target::PortStats;
 use engine::{Around, ClientError, Core, Machine, QueueCounters};
+use lateness::Lateness;
 use mirror::Id;
 use multipath::Namespace;
 use nbd::server::CloseReason;
@@ -57,6 +60,8 @@ pub enum RunControl {
     AddNamespace(u32, u16),
     /// It is none any more.
     RemoveNamespace(u32),
+    /// What was measured of paths, also of those that rest?
+    Measure,
     /// Why do I/Os of this volume go where they go? `None`: enough.
     Explain(u16, Option<Explain>),
 }
@@ -70,6 +75,15 @@ pub type Explain = (Wanted, SyncSender<Told>);
 /// State of one path on core 0, and while it is lost: its wait for the next attempt.
 pub type PathStanding = (PathState, Option<ReconnectWait>);
 
+/// What a core measured of its paths since it reported last.
+#[derive(Debug)]
+pub struct CoreWindow {
+    /// The longest time for which the core noticed nothing, as far as is known, ns.
+    pub late_ns: u64,
+    /// Of those paths of which there is something.
+    pub paths: Vec<(Subject, PathWindow)>,
+}
+
 /// Event of a core for the control thread.
 #[derive(Debug)]
 pub enum RunEvent {
@@ -81,6 +95,8 @@ pub enum RunEvent {
     Note(String),
     /// The same, about what should not be.
     Warning(String),
+    /// Measures of paths.
+    Measured(CoreWindow),
     /// See [`ExportEvent::Port`].
     Host(engine::target::Event, u32),
     /// This volume can't be the namespace of this NSID, and why.
@@ -202,6 +218,9 @@ pub struct RunMachine {
     ends: bool,
     events: Farewell,
     board: Arc<Board>,
+    /// When measures of paths are reported again, ns, and whether the core wakes for that.
+    measure_at: (u64, bool),
+    lateness: Lateness,
     /// Threads that ask, and the volume.
     askers: Vec<(u16, SyncSender<Told>)>,
     /// Core 0: states of paths as they were said.
@@ -253,6 +272,8 @@ impl RunMachine {
             ends: false,
             events: Farewell(events),
             board,
+            measure_at: (0, false),
+            lateness: Lateness::default(),
             askers: Vec::new(),
             states: BTreeMap::new(),
         }
@@ -466,6 +487,20 @@ impl RunMachine {
         }
     }
 
+    /// Reports what was measured of paths. As long as there is anything the core wakes for the
+    /// next report: one that rests is not woken.
+    #[cold]
+    fn measure(&mut self, with_probes: bool, now_ns: u64) {
+        let paths = self.engine.host_mut().take_windows(with_probes);
+        self.measure_at = (now_ns.saturating_add(ROUND_NS), !paths.is_empty());
+        if paths.is_empty() {
+            return;
+        }
+        let turn_ns = self.engine.host_mut().take_late_ns();
+        let late_ns = turn_ns.max(self.lateness.look_ns());
+        self.tell(RunEvent::Measured(CoreWindow { late_ns, paths }));
+    }
+
     fn report(&self, now_ns: u64) -> CoreReport {
         let host = self.engine.host();
         // By index, those that left included.
@@ -529,6 +564,9 @@ impl Around for RunMachine {
         for note in self.ublk.take_notes() {
             self.tell(RunEvent::Warning(note));
         }
+        if now_ns >= self.measure_at.0 {
+            self.measure(false, now_ns);
+        }
         if self.peers.len() > 1 {
             self.drain_peers(now_ns);
         }
@@ -563,6 +601,7 @@ impl Around for RunMachine {
                 self.engine.queues().add_namespace(number, volume);
             }
             RunControl::RemoveNamespace(number) => self.engine.queues().remove_namespace(number),
+            RunControl::Measure => self.measure(true, now_ns),
             RunControl::Explain(volume, asker) => self.asked(volume, asker, now_ns),
         }
     }
@@ -587,8 +626,9 @@ impl Around for RunMachine {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        let both = [self.engine.poll_timeout(), self.offer_again_ns];
-        both.into_iter().flatten().min()
+        let measure_ns = Some(self.measure_at.0).filter(|_| self.measure_at.1);
+        let all = [self.engine.poll_timeout(), self.offer_again_ns, measure_ns];
+        all.into_iter().flatten().min()
     }
 }
 

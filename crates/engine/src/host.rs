@@ -28,6 +28,7 @@
 //! * `extents`: which bytes are holes
 //! * `change`: paths and volumes come and go; `pending_change` decides what is next, `stages` does
 //!   it on core 0, `change_steps` on each core
+//! * `measured`: what alarms are made of
 //! * `status`, `device`: what answers mean; `report`: lines for people; `explain`: why a path
 //!
 //! # Contract
@@ -66,6 +67,7 @@ mod kind;
 mod loss;
 mod losses;
 mod mark;
+mod measured;
 mod outage;
 mod outbox;
 mod outputs;

@@ -4,6 +4,7 @@
 //! socket. An optional key is left out there where it says nothing.
 use super::events::EventsParams;
 use super::exports::ExportParams;
+use super::health::verb::MaintenanceParams;
 use super::ublk::attached::{AttachParams, DetachParams};
 use crate::control::call::Nothing;
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,12 @@ service::calls! {
         "events" => Events(EventsParams),
         /// How well volumes are.
         "check" => Check(CheckParams),
+        /// See `health::verb`, as of all `maintenance.…`.
+        "maintenance.on" => MaintenanceOn(MaintenanceParams),
+        /// Ends it.
+        "maintenance.off" => MaintenanceOff(MaintenanceParams),
+        /// All of them.
+        "maintenance.list" => MaintenanceList(Nothing),
         /// See `marked`.
         "accept" => Accept(AcceptParams) long,
         /// See `explain`.
@@ -304,6 +311,7 @@ impl EngineCall {
         match self {
             Self::Check(it) => it.volume.as_mut(),
             Self::Accept(it) => Some(&mut it.volume),
+            Self::MaintenanceOn(it) | Self::MaintenanceOff(it) => Some(&mut it.volume),
             Self::Explain(it) => Some(&mut it.volume),
             Self::Policy(it) | Self::PolicyUnload(it) => Some(&mut it.volume),
             Self::PolicyLoad(it) => Some(&mut it.volume),

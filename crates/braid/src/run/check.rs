@@ -1,6 +1,7 @@
 //! The verb `check`: how well volumes are, now or once they are as is waited for.
 use super::call::{CheckParams, EngineCall};
 use super::client::{Common, UNKNOWN};
+use super::health::{self, maintenance};
 use super::stat::paragraph_at;
 use crate::cli::{Exit, Usage};
 use crate::control::limits::ANSWER_WAIT;
@@ -168,11 +169,18 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
             let whys = [&leg["why"], &leg["damage"]].map(Value::as_str);
             let whys: Vec<&str> = whys.into_iter().flatten().collect();
             let why = (!whys.is_empty()).then(|| format!(": {}", whys.join("; ")));
+            let name = called(leg);
             if state != "in-sync" || why.is_some() {
-                let name = called(leg);
                 writeln!(text, "  {name}{uri}: {state}{}", why.unwrap_or_default())?;
             }
+            for alarm in items(&leg["alarms"]) {
+                let path = word(&alarm["path"]);
+                let line = format!("{name}{uri}: path {path} {}", health::line(alarm));
+                paragraph_at(text, "  ", &line)?;
+            }
+            note_maintenance(text, &format!("{name}{uri}: "), &leg["maintenance"])?;
         }
+        note_maintenance(text, "", &volume["maintenance"])?;
         if let Some(risk) = volume["risk"].as_str() {
             paragraph_at(text, "  risk: ", risk)?;
         }
@@ -181,15 +189,38 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
         }
         let paths = items(&volume["paths"]);
         for path in paths {
+            let (number, name, uri) = (number(&path["path"]), called(path), word(&path["uri"]));
+            let path_is = format!("{number} {name}{uri}: ");
             let whys = [&path["why"], &path["damage"]];
             for why in whys.into_iter().filter_map(Value::as_str) {
-                let uri = word(&path["uri"]);
-                let (number, name) = (number(&path["path"]), called(path));
-                writeln!(text, "  {number} {name}{uri}: {why}")?;
+                writeln!(text, "  {path_is}{why}")?;
             }
+            for alarm in items(&path["alarms"]) {
+                paragraph_at(text, "  ", &format!("{path_is}{}", health::line(alarm)))?;
+            }
+            // No part of the state: for those who come when it is over.
+            for alarm in items(&path["ended"]) {
+                paragraph_at(
+                    text,
+                    "  ",
+                    &format!("note: {path_is}{}", health::line(alarm)),
+                )?;
+            }
+            note_maintenance(text, &path_is, &path["maintenance"])?;
         }
     }
     Ok(())
+}
+
+/// A note about something under maintenance, whose state `check` does not miss.
+fn note_maintenance(text: &mut String, of: &str, maintenance: &Value) -> std::fmt::Result {
+    match maintenance.is_null() {
+        true => Ok(()),
+        false => {
+            let line = maintenance::line(maintenance);
+            paragraph_at(text, "  ", &format!("note: {of}under maintenance {line}"))
+        }
+    }
 }
 
 /// The name of a path or leg, with a space behind it.

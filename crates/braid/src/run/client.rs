@@ -7,6 +7,7 @@ use super::call::{
 };
 use super::explain::ExplainArgs;
 use super::exports::ExportParams;
+use super::health::verb::{self, MaintenanceVerb};
 use super::ublk::attached::{AttachParams, DetachParams};
 use super::{live, stat};
 use crate::cli::Usage;
@@ -69,6 +70,12 @@ pub enum EngineVerb {
     /// they survive a restart
     #[command(name = "connect-all")]
     ConnectAll(super::connect::ConnectAllArgs),
+    /// Keep `check` at ok, with a note, for a path, leg or volume that is worked on; it changes
+    /// nothing about how it serves
+    Maintenance {
+        #[command(subcommand)]
+        verb: MaintenanceVerb,
+    },
     /// Read the configuration again: all of the difference, or nothing
     Reload {
         /// Also remove volumes that have clients: these are told, and disconnected
@@ -143,8 +150,8 @@ pub enum EngineVerb {
         #[command(flatten)]
         common: Common,
     },
-    /// Say how well a volume is, and why a path isn't usable: exit code 0 ok (all paths are), 1
-    /// degraded (some are), 2 down (none is), 3 unknown
+    /// Say how well a volume is, and why; exit codes as of a Nagios plugin: 0 ok (all paths are
+    /// usable and as usual), 1 degraded (warning), 2 down (critical: no path is usable), 3 unknown
     Check(super::check::CheckArgs),
 }
 
@@ -344,6 +351,7 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
         EngineVerb::Policy { verb } => policy(verb),
         EngineVerb::Knob { verb } => knob(verb),
         EngineVerb::Path { verb } => path(verb),
+        EngineVerb::Maintenance { verb } => verb::ask(verb),
         EngineVerb::Connect(args) => super::connect::ask(args),
         EngineVerb::ConnectAll(args) => super::connect::ask_all(args),
         EngineVerb::Reload {

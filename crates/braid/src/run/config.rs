@@ -17,6 +17,7 @@
 //! # Contract
 //! An error shows line and column. Facts of the machine (is there such a file or user) are
 //! not looked at.
+mod alarms;
 mod check;
 mod hints;
 mod keys;
@@ -36,6 +37,7 @@ use crate::text;
 pub use crate::uri::PathKeys;
 use crate::uri::discovery::DiscoveryUri;
 use crate::uri::{PathUri, UriKind};
+pub use alarms::AlarmKeys;
 pub use check::is_name;
 use engine::host::{Recovery, WriteFailover};
 pub use mirror::{ASSEMBLE_WAIT_NS, Kind, LEG_QUIESCE_NS, LegKeys, end, leg_name};
@@ -169,6 +171,9 @@ pub struct Config {
     /// Any client of other machines may read them.
     #[serde(default)]
     pub metrics_open: bool,
+    /// When a path that works is worth an alarm.
+    #[serde(default)]
+    pub alarms: AlarmKeys,
     /// Discovery controllers.
     #[serde(rename = "discovery", default)]
     pub discoveries: Vec<DiscoveryKeys>,

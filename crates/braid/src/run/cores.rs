@@ -302,6 +302,13 @@ impl Senders {
         self.to_clients(volume, || ExportControl::Refused(volume, why.clone()));
     }
 
+    /// Asks all cores for what they measured, also of paths that rest.
+    pub fn measure(&self) {
+        for core in &self.all {
+            core.send(RunControl::Measure);
+        }
+    }
+
     /// Asks core 0 for a change of paths.
     pub fn change(&self, ticket: u64, change: Change, wait_ns: u64) {
         let change = HostControl::Change {

@@ -11,7 +11,7 @@ mod configured;
 mod dropped;
 mod kept;
 mod legs;
-mod orders;
+pub(super) mod orders;
 mod records;
 mod terms;
 

@@ -14,6 +14,7 @@
 //! * [`client`]: the verbs that ask; [`check`] and [`stat`]: what these show; [`explain`]: why a
 //!   path; [`ready`]: what is told of volumes that are not up yet; [`mod@events`]: changes of state
 //!
+//! * [`health`]: alarms about paths that work, and maintenance
 //! * [`mod@mirrors`]: volumes over legs
 //! * [`names`]: hosts that are looked up; [`late`]: files that were not there at the start
 //! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
@@ -38,6 +39,7 @@ mod events;
 mod explain;
 mod exports;
 mod forget;
+mod health;
 mod known;
 mod late;
 mod latency;
@@ -100,6 +102,7 @@ use desired::Desired;
 use events::hook::Hook;
 use events::watch::Watch;
 use events::{Event, Kind};
+use health::maintenance::Maintenance;
 use known::Known;
 use marked::Keeper;
 use marks::Marks;
@@ -223,6 +226,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         log: args.log,
     };
     let kept = Kept {
+        maintenance: Maintenance::read(&registry)?,
         choices,
         marks,
         known,
@@ -237,6 +241,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     service.hook.set(&config.on_event);
     Hook::start(&service).context("cannot start a thread")?;
     Watch::start(&service).context("cannot start a thread")?;
+    service.watch_health()?;
+    service.watch_space()?;
     service.put_aside();
     service.refuse_early_clients();
     service.accept_names(&args.accept);
@@ -423,6 +429,7 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
                 format_bytes(info.bytes)
             ));
         }
+        RunEvent::Measured(window) => service.health.measured(window),
         RunEvent::Note(what) => log::say(service.of_queue(what)),
         RunEvent::Warning(what) => log::warn(service.of_queue(what)),
         RunEvent::Host(event, count) => log::warn(nvme_exports::in_words(event, count)),

@@ -120,6 +120,8 @@ pub fn dry_run(service: &Service, force: bool) -> anyhow::Result<Vec<String>> {
     let nodes = ublk::changes(&state.configured, &reload.new);
     let queues = state.configured.queues != reload.new.queues;
     let queues = queues.then(|| "change [[queue]]".to_owned());
+    let alarms = state.configured.alarms != reload.new.alarms;
+    let alarms = alarms.then(|| "change [alarms]".to_owned());
     let drain = state.configured.drain_timeout != reload.new.drain_timeout;
     let drain = drain.then(|| "set drain_timeout".to_owned());
     let metrics = Service::changes_metrics(&state.configured, &reload.new);
@@ -136,6 +138,7 @@ pub fn dry_run(service: &Service, force: bool) -> anyhow::Result<Vec<String>> {
         .chain(drain)
         .chain(level)
         .chain(hook)
+        .chain(alarms)
         .collect())
 }
 
@@ -452,6 +455,8 @@ impl<'a> Reload<'a> {
             self.said.push("changed log_level".to_owned());
         }
         state.configured = self.new.clone();
+        let limits = self.new.alarms.limits(self.new.kato_ms());
+        service.health.set_limits(limits);
         drop(state);
         service.programs.wake();
         freeze::step("before", &"records of the new configuration");
@@ -620,6 +625,7 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     same.drain_timeout = old.drain_timeout;
     same.log_level = old.log_level;
     same.on_event.clone_from(&old.on_event);
+    same.alarms.clone_from(&old.alarms);
     same.discoveries.clone_from(&old.discoveries);
     same.subsystems.clone_from(&old.subsystems);
     same.homes.clone_from(&old.homes);
@@ -631,7 +637,7 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     if same != *old {
         bail!(
             "of what stands before the volumes only drain_timeout, log_level, on_event, metrics, \
-             [[discovery]] and [[queue]] can change: restart the engine"
+             [alarms], [[discovery]] and [[queue]] can change: restart the engine"
         );
     }
     Ok(())

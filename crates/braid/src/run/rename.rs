@@ -173,7 +173,8 @@ impl Service {
         let marks = self.marks().rename(names);
         let known = self.known().rename(names);
         let registry = self.registry().rename(names);
-        for written in [marks, known, registry] {
+        let maintenance = self.health.maintenance.rename(names);
+        for written in [marks, known, registry, maintenance] {
             if let Err(error) = written {
                 log::say(format!("a record has the name of before yet: {error:#}"));
             }

@@ -1,5 +1,6 @@
 //! How a running engine is doing, in JSON.
 mod damage;
+mod health;
 mod holds;
 mod mirrors;
 mod probation;
@@ -142,6 +143,7 @@ impl<'a> Report<'a> {
                 "kind": kind(volume),
                 "leg_of": volume.leg_of,
                 "state": self.health(index).name(),
+                "maintenance": self.maintenance(index),
                 "policy": running.of.policy.to_string(),
                 "program": self.service.programs.show(index, running.of.policy),
                 "ewma_shift": running.of.knobs().ewma_shift,
@@ -183,14 +185,16 @@ impl<'a> Report<'a> {
         let volumes = states.iter().map(|(index, of, health)| {
             let paths = (0..).zip(&of.paths).map(|(path, keys)| {
                 let hindrance = self.hindrance(*index, path);
-                json!({
+                let mut shown = json!({
                     "path": self.number(*index, path),
                     "name": self.entry(*index, path).map(PathEntry::name),
                     "uri": keys.uri.to_string(),
                     "usable": hindrance.is_none(),
                     "why": hindrance,
                     "damage": self.damage(*index, path),
-                })
+                });
+                self.add_alarms(*index, path, &mut shown);
+                shown
             });
             let why = self.mirror_state(*index);
             let why = why.or_else(|| self.mirror_note(*index));
@@ -201,6 +205,7 @@ impl<'a> Report<'a> {
                 "state": health.name(),
                 "why": why,
                 "risk": self.risk(*index),
+                "maintenance": self.maintenance(*index),
                 "paths": paths.collect::<Vec<_>>(),
                 "legs": self.legs(*index),
             })
@@ -376,13 +381,17 @@ impl<'a> Report<'a> {
             || self.lost_sockets(volume).next().is_some()
             || !self.failed_queues(volume).is_empty()
             || self.node_trouble(volume).is_some()
-            || self.device_errors(volume).next().is_some()
+            || self.full_state_directory().is_some()
             || self.program_trouble(volume).is_some();
         let least = match wrong {
             true => Health::Degraded,
             false => Health::Ok,
         };
-        self.health_of_paths(volume).max(least)
+        // Those of the whole volume are expected to be away.
+        match self.maintenance(volume).is_null() {
+            true => self.health_of_paths(volume).max(least),
+            false => Health::Ok,
+        }
     }
 
     /// Exports to which no client can connect: their socket was removed.
@@ -405,23 +414,25 @@ impl<'a> Report<'a> {
         self.service.nodes.trouble(name)
     }
 
-    /// A line for each path that answered I/O with errors of what is behind it, of late: any that
-    /// failed for good, or many that were repeated.
+    /// A line for each path that answered I/O with errors of what is behind it, of late.
     fn device_errors(&self, volume: u16) -> impl Iterator<Item = String> {
-        let paths = self.state.volumes[volume].of.paths.iter().enumerate();
-        paths.filter_map(move |(path, keys)| {
-            let all = self.reports(volume, path).map(|it| it.device_errors);
-            let [repeated, failed] = all.fold([0_u32; 2], |sum, more| {
-                [0, 1].map(|at| sum[at].saturating_add(more[at]))
-            });
-            let many = failed > 0 || repeated >= REPEATED_MANY;
-            many.then(|| {
-                format!(
-                    "path {} answered I/O with errors within the last two minutes ({repeated} \
-                     repeated, {failed} failed): see the log, and the target",
-                    keys.uri
-                )
-            })
+        let count = self.state.volumes[volume].of.paths.len();
+        (0..count).filter_map(move |path| self.path_errors(volume, path))
+    }
+
+    /// The same of one path: any that failed for good, or many that were repeated.
+    fn path_errors(&self, volume: u16, path: usize) -> Option<String> {
+        let uri = &self.state.volumes[volume].of.paths.get(path)?.uri;
+        let all = self.reports(volume, path).map(|it| it.device_errors);
+        let [repeated, failed] = all.fold([0_u32; 2], |sum, more| {
+            [0, 1].map(|at| sum[at].saturating_add(more[at]))
+        });
+        let many = failed > 0 || repeated >= REPEATED_MANY;
+        many.then(|| {
+            format!(
+                "path {uri} answered I/O with errors within the last two minutes ({repeated} \
+                 repeated, {failed} failed): see the log, and the target"
+            )
         })
     }
 
@@ -449,26 +460,18 @@ impl<'a> Report<'a> {
         let it = &self.state.volumes[volume];
         let node = self.node_trouble(volume);
         let program = self.program_trouble(volume);
-        let all = [it.barred.clone(), it.unmarked.clone(), lost, node, program];
+        let full = self.full_state_directory();
+        let all = [
+            it.barred.clone(),
+            it.unmarked.clone(),
+            lost,
+            node,
+            program,
+            full,
+        ];
         let all = all.into_iter().flatten().chain(failed);
         let all: Vec<String> = all.chain(self.device_errors(volume)).collect();
         (!all.is_empty()).then(|| all.join("; "))
-    }
-
-    fn health_of_paths(&self, volume: u16) -> Health {
-        if self.state.volumes[volume].of.is_mirror() {
-            return self.mirror_health(volume);
-        }
-        let count = self.state.volumes[volume].of.paths.len();
-        let usable = (0..count).filter(|path| self.hindrance(volume, *path).is_none());
-        match usable.count() {
-            0 => Health::Down,
-            _ if self.state.volumes[volume].info.is_none() => Health::Down,
-            usable if usable < count => Health::Degraded,
-            _ if (0..count).any(|path| self.is_on_probation(volume, path)) => Health::Degraded,
-            _ if self.damages(volume).next().is_some() => Health::Degraded,
-            _ => Health::Ok,
-        }
     }
 
     fn path(&self, volume: u16, path: usize, keys: &PathKeys) -> Value {
@@ -478,7 +481,7 @@ impl<'a> Report<'a> {
         let groups: Map<String, Value> = groups
             .map(|(name, group)| ((*name).to_owned(), self.group(volume, path, group)))
             .collect();
-        json!({
+        let mut shown = json!({
             "path": self.number(volume, path),
             "name": self.entry(volume, path).map(PathEntry::name),
             "uri": keys.uri.to_string(),
@@ -512,7 +515,10 @@ impl<'a> Report<'a> {
             "aborted": sum(|report| report.counters.aborted),
             "waited_full": sum(|report| report.counters.waited_full),
             "copies": sum(|report| report.counters.copies),
-        })
+        });
+        self.add_alarms(volume, path, &mut shown);
+        shown["history"] = self.history(volume, path).into();
+        shown
     }
 
     /// Latencies on a path over all cores, by group.

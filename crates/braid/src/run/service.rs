@@ -18,6 +18,8 @@ use super::events::hook::Hook;
 use super::events::watch::Watch;
 use super::events::{Event, Events, Kind};
 use super::explain::Asked;
+use super::health::Health;
+use super::health::maintenance::Maintenance;
 use super::known::Known;
 use super::late::Absent;
 use super::live;
@@ -43,6 +45,7 @@ use crate::log;
 use crate::output;
 use crate::units::{format_bytes, format_ns};
 use cores::{ClientChange, PathChange};
+use engine::alarms::Subject;
 use engine::export::ExportControl;
 use engine::host::VolumeInfo;
 use engine::mirror::MIRRORS_FROM;
@@ -71,6 +74,8 @@ pub struct Service {
     pub watch: Watch,
     /// The program that is run for each event.
     pub hook: Hook,
+    /// Alarms about paths that work.
+    pub health: Arc<Health>,
     /// Block devices of the kernel.
     pub nodes: Nodes,
     /// Where the configuration comes from.
@@ -106,6 +111,7 @@ pub struct Kept {
     pub marks: Marks,
     pub known: Known,
     pub registry: Registry,
+    pub maintenance: Maintenance,
 }
 
 /// State with which an engine starts.
@@ -237,6 +243,7 @@ impl Service {
             marks,
             known: namespaces,
             registry,
+            maintenance,
         } = kept;
         let Start {
             configured,
@@ -268,6 +275,7 @@ impl Service {
             events: Events::default(),
             watch: Watch::default(),
             hook: Hook::default(),
+            health: Arc::new(Health::new(maintenance)),
             nodes: Nodes::new(&registry),
             ends: Ends::new(known),
             asked: Asked::default(),
@@ -495,12 +503,22 @@ impl Service {
             it.map(|it| {
                 let path = it.entries().get(change.path);
                 let name = path.map_or_else(|| change.path.0.to_string(), |it| it.name().into());
-                (it.of.name.clone(), name)
+                let uri = path.map(|it| it.config().uri.to_string());
+                (it.of.name.clone(), name, uri)
             })
         };
-        let Some((volume, path)) = names else {
+        let Some((volume, path, uri)) = names else {
             return; // the volume has left meanwhile
         };
+        if let Some(uri) = uri {
+            let subject = Subject {
+                volume: change.volume,
+                path: change.path,
+            };
+            let reason = change.reason.clone();
+            self.health
+                .note_state(subject, uri, change.to.name(), reason);
+        }
         let mut event = Event::new(Kind::Path, change.to.name())
             .volume(volume)
             .path(path);
@@ -745,6 +763,9 @@ impl Service {
                 self.tell_awaited(&mut check);
                 Ok(check)
             }
+            EngineCall::MaintenanceOn(params) => self.maintenance_on(params),
+            EngineCall::MaintenanceOff(params) => self.maintenance_off(&params),
+            EngineCall::MaintenanceList(Nothing) => Ok(self.maintenance_list()),
             EngineCall::Accept(params) => self.accept(&params.volume),
             EngineCall::Explain(params) => self.explain(&params),
             EngineCall::Policy(params) => self.policy(params),

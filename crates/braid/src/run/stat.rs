@@ -3,14 +3,17 @@ mod legs;
 
 pub use legs::{held, last_check};
 
+use super::health::{self, maintenance};
 use crate::hedges;
 use crate::output::Style;
 use crate::table::Table;
-use crate::units::{format_count, format_ns, short_bytes, short_count};
+use crate::units::{format_count, format_ns, format_utc, short_bytes, short_count};
 use serde_json::Value;
 use std::fmt::{Result, Write};
 use terminal::answer::{items, number, word};
 
+/// States of a path that are shown; JSON has all.
+const PAST_MAX: usize = 6;
 /// Longest line but for names and URIs.
 const COLUMNS: usize = 80;
 
@@ -73,6 +76,10 @@ pub fn show(text: &mut String, value: &Value) -> Result {
         let policy = volume["policy"].as_str();
         let policy = policy.map_or(String::new(), |it| format!(", {it}"));
         writeln!(text, "{name}: {state}{policy}")?;
+        if !volume["maintenance"].is_null() {
+            let line = maintenance::line(&volume["maintenance"]);
+            paragraph(text, "maintenance: ", &line)?;
+        }
         if let Some(program) = program(&volume["program"]) {
             paragraph(text, "program: ", &program)?;
         }
@@ -175,6 +182,22 @@ fn probation(of: &Value) -> String {
     facts.join(", ")
 }
 
+/// The last states of a path, where it was ever anything but connected and live.
+fn history(path: &Value) -> Vec<String> {
+    let all: Vec<&Value> = items(&path["history"]).collect();
+    let is_usual = |it: &&Value| matches!(word(&it["state"]), "connecting" | "live");
+    if all.iter().all(is_usual) {
+        return Vec::new();
+    }
+    let line = |it: &&Value| {
+        let since = format_utc(number(&it["since_s"]));
+        let reason = it["reason"].as_str();
+        let reason = reason.map_or(String::new(), |why| format!(": {why}"));
+        format!("{since}: {}{reason}", word(&it["state"]))
+    };
+    all.iter().rev().take(PAST_MAX).rev().map(line).collect()
+}
+
 /// For how long the oldest I/O of a path is in flight, behind how many are, if worth telling.
 fn oldest(path: &Value, key: &str) -> String {
     let age_ns = path["inflight_age_ns"].as_u64().unwrap_or(0);
@@ -235,6 +258,19 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     paragraph(text, "", &facts.join(", "))?;
     if let Some(why) = path["hindrance"].as_str() {
         paragraph(text, "unused: ", why)?;
+    }
+    for alarm in items(&path["alarms"]) {
+        paragraph(text, "alarm: ", &health::line(alarm))?;
+    }
+    for alarm in items(&path["ended"]) {
+        paragraph(text, "ended: ", &health::line(alarm))?;
+    }
+    if !path["maintenance"].is_null() {
+        let line = maintenance::line(&path["maintenance"]);
+        paragraph(text, "maintenance: ", &line)?;
+    }
+    for past in history(path) {
+        paragraph(text, "", &past)?;
     }
     let probation = probation(&path["probation"]);
     if !probation.is_empty() {

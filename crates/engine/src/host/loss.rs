@@ -99,6 +99,7 @@ impl Sessions<'_> {
                 path.probing.renewals = path.probing.renewals.saturating_add(is_probed);
                 head.renewed(at, now_ns);
             } else {
+                path.measured.losses += u32::from(on.settings.core == 0);
                 head.broke(at, now_ns);
             }
         }

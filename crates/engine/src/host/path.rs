@@ -6,6 +6,7 @@ use super::counters::PathCounters;
 use super::device_errors::DeviceErrors;
 use super::fence;
 use super::io_table::Lane;
+use super::measured::Measured;
 use super::recovery::Recovery;
 use super::types::{Io, IoOp, PathConfig, PathEvent, PathFacts, PathKind, PathNews, PathState};
 use crate::latency::LatencyHistogram;
@@ -99,6 +100,8 @@ pub(super) struct Path {
     pub counters: PathCounters,
     /// Latencies of the I/Os that it did, by group.
     pub latency: Box<[LatencyHistogram; 3]>,
+    /// What was reported of it.
+    pub measured: Measured,
     /// I/Os on it that were asked back.
     pub aborts: Aborts,
     /// Core 0: Aborts for its controller.
@@ -191,6 +194,7 @@ impl Path {
             lane: Lane::EMPTY,
             counters: PathCounters::default(),
             latency: Box::default(),
+            measured: Measured::default(),
             aborts: Aborts::default(),
             abort_queue: AbortQueue::default(),
             questions: Vec::new(),

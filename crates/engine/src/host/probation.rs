@@ -399,6 +399,9 @@ impl VolumeIo<'_> {
         if idle && outcome.is_done() {
             (path.probing.renewals, path.probing.probe_took_ns) = (0, latency_ns);
         }
+        if outcome.is_done() {
+            path.measured.note_probe(latency_ns, idle);
+        }
         // It was aborted while no other path was better: the path is not to blame.
         let excused = renewing && live && outcome.is_path_error();
         if excused {

@@ -263,6 +263,11 @@ impl Sessions<'_> {
 
     /// Takes what the admin machine of a path has to tell.
     pub(super) fn drain_admin(&mut self, at: PathIndex, now_ns: u64) {
+        let path = &mut self.volume.paths[at];
+        let admin = path.session.admin.as_mut();
+        if let Some(took_ns) = admin.and_then(|it| it.take_keep_alive()) {
+            path.measured.note_keep_alive(took_ns);
+        }
         loop {
             let event = self.volume.paths[at]
                 .session

@@ -18,16 +18,24 @@ pub(super) struct Standstills {
     spans: [(u64, u64); KEPT],
     /// Place of the oldest.
     oldest: usize,
+    /// The longest turn since it was asked for, ns.
+    longest_ns: u64,
 }
 
 impl Standstills {
     /// The core did not look at anything for `busy_ns` until now.
     #[inline]
     pub fn note(&mut self, busy_ns: u64, now_ns: u64) {
+        self.longest_ns = self.longest_ns.max(busy_ns);
         if busy_ns >= LEAST_NS {
             self.spans[self.oldest] = (now_ns.saturating_sub(busy_ns), now_ns);
             self.oldest = (self.oldest + 1) % KEPT;
         }
+    }
+
+    /// Returns the longest turn since the last call, ns.
+    pub fn take_longest_ns(&mut self) -> u64 {
+        core::mem::take(&mut self.longest_ns)
     }
 
     /// For how long it stood still between two times, ns.

@@ -1,8 +1,8 @@
 //! docs/configuration.md has the keys of the engine, with their defaults.
 use super::Volume;
 use super::{
-    ASSEMBLE_WAIT_NS, Config, DiscoveryKeys, ExportKeys, LEG_QUIESCE_NS, LegKeys, PathKeys,
-    QueueKeys, QueueNamespace,
+    ASSEMBLE_WAIT_NS, AlarmKeys, Config, DiscoveryKeys, ExportKeys, LEG_QUIESCE_NS, LegKeys,
+    PathKeys, QueueKeys, QueueNamespace,
 };
 use crate::control::access::PRIVATE;
 use crate::reference::{compare, table};
@@ -48,6 +48,7 @@ fn the_document_has_the_keys_of_the_engine() {
         config.socket_mode.get_or_insert(PRIVATE);
     });
     compare::<DiscoveryKeys>("discovery", "uri = \"nvme-tcp://127.0.0.1\"\n", |_| ());
+    compare::<AlarmKeys>("alarms", "", |_| ());
     compare::<QueueKeys>("queue", "socket = \"/q\"\n", |queue| {
         queue.mode.get_or_insert(PRIVATE);
     });

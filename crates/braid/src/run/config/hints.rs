@@ -3,7 +3,9 @@
 //! # Contract
 //! Only keys of the configuration, and words that stand here, get into a hint.
 use super::mirror::RawLeg;
-use super::{Config, DiscoveryKeys, ExportKeys, PathKeys, QueueKeys, QueueNamespace, Volume};
+use super::{
+    AlarmKeys, Config, DiscoveryKeys, ExportKeys, PathKeys, QueueKeys, QueueNamespace, Volume,
+};
 use crate::text;
 use serde::de::DeserializeOwned;
 
@@ -43,6 +45,7 @@ fn hint(key: &str, here: &str) -> Option<String> {
         (unknown::<PathKeys>(), "in [[volume.path]]"),
         (unknown::<RawLeg>(), "in [[volume.leg]]"),
         (unknown::<ExportKeys>(), "in [[volume.export]]"),
+        (unknown::<AlarmKeys>(), "in [alarms]"),
         (unknown::<DiscoveryKeys>(), "in [[discovery]]"),
         (unknown::<QueueKeys>(), "in [[queue]]"),
         (unknown::<QueueNamespace>(), "in [[queue.namespace]]"),

@@ -668,7 +668,7 @@ fn leg<'a>(report: &'a MirrorReport, params: &MirrorParams) -> Result<&'a LegRep
 ///
 /// # Errors
 /// There is none, or it can't be told which one.
-pub(super) fn meant(legs: &[LegReport], wanted: &str) -> Result<usize, ControlError> {
+pub(in crate::run) fn meant(legs: &[LegReport], wanted: &str) -> Result<usize, ControlError> {
     let slot = wanted.parse::<u8>().ok();
     let uri = wanted.parse::<PathUri>().map(|uri| uri.to_string());
     let uri = uri.as_deref().unwrap_or(wanted);

@@ -15,7 +15,7 @@ const NOT_READ: &str = "not read: a newer braid wrote the mirror, and one leg se
 
 impl Report<'_> {
     /// As its core has it.
-    pub(super) fn of_mirror(&self, volume: u16) -> Option<&MirrorReport> {
+    pub(in crate::run) fn of_mirror(&self, volume: u16) -> Option<&MirrorReport> {
         let mut cores = self.cores.iter();
         cores.find_map(|core| core.mirrors.get(&volume))
     }
@@ -44,16 +44,23 @@ impl Report<'_> {
             return Health::Down;
         };
         let in_sync = it.legs.iter().filter(|leg| leg.serves()).count();
-        let bad = it.legs.iter().any(LegReport::has_bad_blocks);
+        // Legs under maintenance are not missed, unless none serves.
+        let watched = |leg: &&LegReport| self.leg_maintenance(leg).is_null();
+        let legs = || it.legs.iter().filter(watched);
+        let bad = legs().any(LegReport::has_bad_blocks);
+        let lacks = legs().any(|leg| !leg.serves());
         // Of the last one what is left can be used.
         match &it.state {
             MirrorState::Running if it.legs.iter().any(LegReport::is_cut_and_last) => {
                 Health::Degraded
             }
             MirrorState::Running if in_sync == 0 => Health::Down,
-            MirrorState::Running if in_sync < it.legs.len() || bad => Health::Degraded,
+            MirrorState::Running if lacks || bad => Health::Degraded,
             MirrorState::Running if it.waits_for_record => Health::Degraded,
-            MirrorState::Running if it.legs.iter().any(|leg| self.leg_damage(leg).is_some()) => {
+            MirrorState::Running if legs().any(|leg| self.leg_damage(leg).is_some()) => {
+                Health::Degraded
+            }
+            MirrorState::Running if legs().any(|leg| !self.leg_alarms(leg).is_empty()) => {
                 Health::Degraded
             }
             MirrorState::Running => Health::Ok,
@@ -159,6 +166,7 @@ impl Report<'_> {
             "kind": "mirror",
             "mirror": superblock.map(|it| it.mirror.to_string()),
             "state": self.health(volume).name(),
+            "maintenance": self.maintenance(volume),
             "phase": it.map(|it| phase(&it.state)),
             "why": self.mirror_state(volume),
             "note": self.mirror_note(volume),
@@ -240,6 +248,8 @@ impl Report<'_> {
             "state": leg.status.name(),
             "why": why,
             "damage": self.leg_damage(leg),
+            "alarms": self.leg_alarms(leg),
+            "maintenance": self.leg_maintenance(leg),
             "returning": returns(leg),
             "rebuilt": rebuilt,
             "progress": progress(mirror, leg),

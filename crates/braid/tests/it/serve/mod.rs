@@ -2,6 +2,7 @@
 //! `braid target`, and servers of hardware queues.
 
 mod admission;
+mod alarms;
 mod called;
 mod discovery;
 mod early;

@@ -27,6 +27,10 @@ pub struct KeepAlive {
     next_at: Option<u64>,
     /// When the answer to the Keep Alive in flight is due, ns.
     due_at: Option<u64>,
+    /// When the last one was sent, ns.
+    sent_ns: u64,
+    /// How long the last answer took, ns, until it is taken.
+    took_ns: Option<u64>,
 }
 
 impl KeepAlive {
@@ -39,6 +43,8 @@ impl KeepAlive {
             traffic: false,
             next_at: None,
             due_at: None,
+            sent_ns: 0,
+            took_ns: None,
         }
     }
 
@@ -103,12 +109,20 @@ impl Admin {
             .saturating_add(timers.kato_ns / 2)
             .max(self.work.paused_until_ns);
         timers.due_at = Some(due);
+        timers.sent_ns = now_ns;
         let sqe = SqeBuilder::new(admin::KEEP_ALIVE);
         self.submit(&own_command(&sqe, Data::None, KEEP_ALIVE));
     }
 
-    pub(super) fn keep_alive_answered(&mut self, end: &Completed) {
-        self.keep_alive.due_at = None;
+    /// Returns how long the last Keep Alive took to be answered, ns, once for each.
+    pub fn take_keep_alive(&mut self) -> Option<u64> {
+        self.keep_alive.took_ns.take()
+    }
+
+    pub(super) fn keep_alive_answered(&mut self, end: &Completed, now_ns: u64) {
+        let timers = &mut self.keep_alive;
+        timers.due_at = None;
+        timers.took_ns = Some(now_ns.saturating_sub(timers.sent_ns));
         if !end.status.is_success() && self.facts.discovery {
             return self.keep_alive.stop();
         }

@@ -344,7 +344,7 @@ impl Admin {
                 // A command that ends because of a reset, or beside it, has no consequence any
                 // more.
                 _ if self.resetting.is_begun() => {}
-                KEEP_ALIVE => self.keep_alive_answered(&end),
+                KEEP_ALIVE => self.keep_alive_answered(&end, now_ns),
                 EVENT => self.event_happened(&end, now_ns),
                 ALLOCATION => self.allocation_answered(&end, now_ns),
                 AHEAD.. => self.read_ahead(&end, now_ns),

@@ -1,0 +1,481 @@
+//! Alarms about paths that work, but not as they should: measures of the cores become alarms, lines
+//! in the log, and parts of the reports.
+//!
+//! # Contract
+//! [`Health::measured`] never waits: a thread of its own judges. It sleeps while there is nothing
+//! to be judged, and cores that rest report nothing. Only the monotonic clock decides; the time of
+//! day is shown.
+//!
+//! * [`space`]: file systems that fill
+//! * [`maintenance`]: paths, legs and volumes that `check` does not miss; [`verb`]: its verb
+pub mod maintenance;
+mod space;
+pub mod verb;
+
+use super::events::{Event, Kind as EventKind};
+use super::service::{Service, State};
+use crate::log;
+use crate::units::{format_ns, format_utc};
+use anyhow::Context;
+use cores::CoreWindow;
+use engine::alarms::{Alarm, Alarms, Kind, Limits, Subject, Why};
+use maintenance::Maintenance;
+use policy::PathIndex;
+use serde_json::{Value, json};
+use space::Space;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often the cores are asked for probes while a path is slow: without I/O they show its end.
+const PROBES: Duration = Duration::from_secs(2);
+/// States of a path that are kept.
+const HISTORY_MAX: usize = 16;
+/// Ended alarms are part of `check` for so long.
+const ENDED_NS: u64 = 3_600_000_000_000;
+
+/// See the module.
+pub struct Health {
+    pub space: Space,
+    begun: Instant,
+    judged: Mutex<Judged>,
+    pub maintenance: Maintenance,
+    /// Set once the thread runs.
+    to: OnceLock<mpsc::Sender<Option<CoreWindow>>>,
+}
+
+/// A state that a path had from then on.
+struct Past {
+    at_ns: u64,
+    state: String,
+    reason: Option<String>,
+}
+
+/// State of the alarms.
+#[derive(Default)]
+struct Judged {
+    alarms: Alarms,
+    /// The last states of each path, oldest first.
+    history: BTreeMap<Subject, VecDeque<Past>>,
+    /// What each path led to when it was measured last: its number may be another one's.
+    uris: BTreeMap<Subject, String>,
+}
+
+/// A path, as alarms name it.
+struct Named {
+    /// Its volume, or mirror: paths of one are peers.
+    group: u16,
+    volume: String,
+    /// Name and URI.
+    name: String,
+    uri: String,
+}
+
+impl Health {
+    /// Nothing is measured yet.
+    pub fn new(maintenance: Maintenance) -> Self {
+        Self {
+            space: Space::default(),
+            begun: Instant::now(),
+            judged: Mutex::default(),
+            maintenance,
+            to: OnceLock::new(),
+        }
+    }
+
+    fn judged(&self) -> MutexGuard<'_, Judged> {
+        self.judged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    /// A core has measured paths.
+    pub fn measured(&self, window: CoreWindow) {
+        if let Some(to) = self.to.get() {
+            let _ = to.send(Some(window));
+        }
+    }
+
+    /// Other thresholds.
+    pub fn set_limits(&self, limits: Limits) {
+        let now_ns = self.now_ns();
+        self.judged().alarms.set_limits(limits, now_ns);
+        self.wake();
+    }
+
+    /// Lets the thread look at the times anew.
+    pub fn wake(&self) {
+        if let Some(to) = self.to.get() {
+            let _ = to.send(None);
+        }
+    }
+
+    /// The time of day of a moment, s since 1970.
+    fn unix_s(&self, at_ns: u64) -> u64 {
+        unix_s_ago(Duration::from_nanos(self.now_ns().saturating_sub(at_ns)))
+    }
+
+    /// Alarms of a path that hold, and those that ended lately, in JSON.
+    pub fn of(&self, volume: u16, path: PathIndex) -> (Vec<Value>, Vec<Value>) {
+        let subject = Subject { volume, path };
+        let now_ns = self.now_ns();
+        let judged = self.judged();
+        let holds = judged.alarms.of(subject).map(|it| self.json(it, now_ns));
+        let holds = holds.collect();
+        let ended = judged.alarms.ended().filter(|it| it.subject == subject);
+        let is_late = |it: &&Alarm| {
+            let age_ns = it.ended_ns.map(|at_ns| now_ns.saturating_sub(at_ns));
+            age_ns.is_some_and(|age_ns| age_ns < ENDED_NS)
+        };
+        let ended = ended.filter(is_late).map(|it| self.json(it, now_ns));
+        (holds, ended.collect())
+    }
+
+    /// A path has another state from now on.
+    pub fn note_state(&self, subject: Subject, uri: String, state: &str, reason: Option<String>) {
+        let now_ns = self.now_ns();
+        self.judged().note(subject, uri, now_ns, state, reason);
+    }
+
+    /// The last states of a path, oldest first, in JSON.
+    pub fn history(&self, volume: u16, path: PathIndex) -> Vec<Value> {
+        let judged = self.judged();
+        let history = judged.history.get(&Subject { volume, path });
+        let shown = history.into_iter().flatten().map(|it| {
+            json!({
+                "since_s": self.unix_s(it.at_ns),
+                "state": it.state,
+                "reason": it.reason,
+            })
+        });
+        shown.collect()
+    }
+
+    fn json(&self, alarm: &Alarm, now_ns: u64) -> Value {
+        let end_ns = alarm.ended_ns.unwrap_or(now_ns);
+        json!({
+            "alarm": alarm.why.kind().name(),
+            "why": words(&alarm.why),
+            "since_s": self.unix_s(alarm.since_ns),
+            "for_ns": end_ns.saturating_sub(alarm.since_ns),
+            "ended_s": alarm.ended_ns.map(|at_ns| self.unix_s(at_ns)),
+        })
+    }
+}
+
+/// The time of day so long ago, s since 1970.
+fn unix_s_ago(ago: Duration) -> u64 {
+    let at = SystemTime::now().checked_sub(ago).unwrap_or(UNIX_EPOCH);
+    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// The state that an alarm is, for people.
+fn state<'a>(kind: Kind) -> &'a str {
+    match kind {
+        Kind::Slow => "slow",
+        Kind::Errors => "answering with errors",
+        Kind::Flapping => "flapping",
+        Kind::LateKeepAlive => "late with keep-alives",
+    }
+}
+
+/// The reason of an alarm, with figures.
+pub fn words(why: &Why) -> String {
+    let time = |ns: u64| format_ns(ns as f64);
+    match *why {
+        Why::Slow {
+            writes,
+            now_ns,
+            was_ns,
+            peers_ns,
+        } => {
+            let op = if writes { "writes" } else { "reads" };
+            let peers = match peers_ns {
+                Some(ns) => format!("; other paths {}", time(ns)),
+                None => String::new(),
+            };
+            format!(
+                "p90 of {op} is {}, was {}{peers}",
+                time(now_ns),
+                time(was_ns)
+            )
+        }
+        Why::Errors { errors, ios } => {
+            format!("{errors} of {ios} I/Os within 4 s ended with errors")
+        }
+        Why::Flapping { losses, window_ns } => {
+            format!("lost {losses} times within {}", time(window_ns))
+        }
+        Why::LateKeepAlive { took_ns, limit_ns } => format!(
+            "a keep-alive was answered after {}, more than {}",
+            time(took_ns),
+            time(limit_ns)
+        ),
+    }
+}
+
+/// The same by the word in reports.
+fn state_of(word: &str) -> &str {
+    let all = [
+        Kind::Slow,
+        Kind::Errors,
+        Kind::Flapping,
+        Kind::LateKeepAlive,
+    ];
+    let found = all.into_iter().find(|it| it.name() == word);
+    found.map_or(word, |it| state(it))
+}
+
+/// One alarm of a report in words, as a state and since when, or until when.
+pub fn line(alarm: &Value) -> String {
+    let text = |key: &str| alarm[key].as_str().unwrap_or_default();
+    let utc = |key: &str| alarm[key].as_u64().map(format_utc).unwrap_or_default();
+    let name = state_of(text("alarm"));
+    let lasted = format_ns(alarm["for_ns"].as_u64().unwrap_or(0) as f64);
+    match alarm["ended_s"].is_null() {
+        true => format!(
+            "{name} since {} ({lasted}): {}",
+            utc("since_s"),
+            text("why")
+        ),
+        false => format!(
+            "was {name} for {lasted} until {}: {}",
+            utc("ended_s"),
+            text("why")
+        ),
+    }
+}
+
+impl Judged {
+    /// Adds to the history of a path.
+    fn note(
+        &mut self,
+        subject: Subject,
+        uri: String,
+        at_ns: u64,
+        state: &str,
+        reason: Option<String>,
+    ) {
+        let before = self.uris.insert(subject, uri.clone());
+        let history = self.history.entry(subject).or_default();
+        if before.is_some_and(|it| it != uri) {
+            history.clear();
+        }
+        if history.len() == HISTORY_MAX {
+            history.pop_front();
+        }
+        history.push_back(Past {
+            at_ns,
+            state: state.to_owned(),
+            reason,
+        });
+    }
+
+    /// Forgets paths that have left, and those whose numbers others have now.
+    fn forget_others(&mut self, paths: &BTreeMap<Subject, Named>) {
+        let leads = |it: &Subject| paths.get(it).map(|named| &named.uri);
+        let gone = |(it, uri): (&Subject, &String)| (leads(it) != Some(uri)).then_some(*it);
+        let gone: Vec<Subject> = self.uris.iter().filter_map(gone).collect();
+        if !gone.is_empty() {
+            self.uris.retain(|it, _| !gone.contains(it));
+            self.history.retain(|it, _| !gone.contains(it));
+            self.alarms.retain(|it| !gone.contains(&it));
+        }
+    }
+}
+
+impl State {
+    /// All paths.
+    fn named_paths(&self) -> BTreeMap<Subject, Named> {
+        let volumes = self.volumes.iter();
+        let paths = volumes.flat_map(|(volume, running)| {
+            let mirror = running.of.leg_of.as_deref();
+            let mirror = mirror.and_then(|it| self.volumes.number(it).ok());
+            running.entries().iter().map(move |entry| {
+                let path = entry.index();
+                let named = Named {
+                    group: mirror.unwrap_or(volume),
+                    volume: running.of.name.clone(),
+                    name: entry.name().to_owned(),
+                    uri: entry.config().uri.to_string(),
+                };
+                (Subject { volume, path }, named)
+            })
+        });
+        paths.collect()
+    }
+}
+
+impl Service {
+    /// Starts the thread that judges.
+    ///
+    /// # Errors
+    /// No thread is left.
+    pub fn watch_health(self: &Arc<Self>) -> anyhow::Result<()> {
+        let (to, windows) = mpsc::channel();
+        let _ = self.health.to.set(to);
+        self.apply_alarm_keys();
+        let service = Arc::downgrade(self);
+        let watch = move || {
+            let mut wait = Duration::MAX;
+            loop {
+                let window = match windows.recv_timeout(wait) {
+                    Ok(window) => window,
+                    Err(RecvTimeoutError::Timeout) => None,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
+                let Some(service) = service.upgrade() else {
+                    return;
+                };
+                wait = service.judge(window);
+            }
+        };
+        let builder = std::thread::Builder::new().name("health".into());
+        builder.spawn(watch).context("cannot start a thread")?;
+        Ok(())
+    }
+
+    /// Thresholds as configured.
+    pub fn apply_alarm_keys(&self) {
+        let limits = {
+            let state = self.state();
+            state.configured.alarms.limits(state.configured.kato_ms())
+        };
+        self.health.set_limits(limits);
+    }
+
+    /// Judges what is due, and says what has begun and ended. Returns how long nothing is.
+    fn judge(&self, window: Option<CoreWindow>) -> Duration {
+        let now_ns = self.health.now_ns();
+        // Reports take the alarms while they have the state, so both are never held here.
+        let paths = self.state().named_paths();
+        let mut judged = self.health.judged();
+        judged.forget_others(&paths);
+        let late_ns = window.as_ref().map_or(0, |it| it.late_ns);
+        for (subject, measured) in window.iter().flat_map(|it| &it.paths) {
+            if let Some(named) = paths.get(subject) {
+                judged.uris.insert(*subject, named.uri.clone());
+                let alarms = &mut judged.alarms;
+                alarms.observe(*subject, named.group, measured, late_ns, now_ns);
+            }
+        }
+        judged.alarms.handle_timeout(now_ns);
+        let changes: Vec<Alarm> = std::iter::from_fn(|| judged.alarms.poll_change()).collect();
+        for change in &changes {
+            if let Some(named) = paths.get(&change.subject) {
+                let (state, reason) = past(change);
+                let uri = named.uri.clone();
+                judged.note(change.subject, uri, now_ns, &state, reason);
+            }
+        }
+        let due_ns = judged.alarms.poll_timeout();
+        let is_slow = judged.alarms.is_any_slow();
+        drop(judged);
+        for change in &changes {
+            if let Some(named) = paths.get(&change.subject) {
+                say(named, change);
+                self.events.emit(event(named, change));
+            }
+        }
+        if !changes.is_empty() {
+            self.watch.look();
+        }
+        let ended = self.health.maintenance.end_expired();
+        ended.into_iter().for_each(log::say);
+        if is_slow && window.is_none() {
+            self.senders.measure();
+        }
+        let due = due_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
+        let probes = is_slow.then_some(PROBES);
+        let all = [due, probes, self.health.maintenance.next_end()];
+        all.into_iter().flatten().min().unwrap_or(Duration::MAX)
+    }
+}
+
+/// An alarm as a state of its path, and why.
+fn past(change: &Alarm) -> (String, Option<String>) {
+    let state = state(change.why.kind());
+    match change.ended_ns {
+        None => (state.to_owned(), Some(words(&change.why))),
+        Some(_) => (format!("no longer {state}"), None),
+    }
+}
+
+fn event(named: &Named, change: &Alarm) -> Event {
+    let name = change.why.kind().name();
+    let (from, to) = match change.ended_ns {
+        None => ("ok", name),
+        Some(_) => (name, "ok"),
+    };
+    Event::new(EventKind::Health, to)
+        .from(from)
+        .volume(&named.volume)
+        .path(&named.name)
+        .reason(words(&change.why))
+}
+
+/// Writes a line about an alarm that has begun, or ended.
+fn say(named: &Named, change: &Alarm) {
+    let Named {
+        volume, name, uri, ..
+    } = named;
+    let (state, why) = (state(change.why.kind()), words(&change.why));
+    let path = format!("{volume}: path {name} ({uri})");
+    match change.ended_ns {
+        None => log::warn(format!("{path} is {state}: {why}")),
+        Some(ended_ns) => {
+            let lasted_ns = ended_ns.saturating_sub(change.since_ns);
+            let lasted = format_ns(lasted_ns as f64);
+            log::say(format!("{path} is no longer {state}, after {lasted}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn reasons_have_figures() {
+        let slow = |peers_ns| Why::Slow {
+            writes: false,
+            now_ns: 104 * MS,
+            was_ns: 900_000,
+            peers_ns,
+        };
+        let flapping = Why::Flapping {
+            losses: 3,
+            window_ns: 600_000 * MS,
+        };
+        let late = Why::LateKeepAlive {
+            took_ns: 900 * MS,
+            limit_ns: 500 * MS,
+        };
+        for (why, want) in [
+            (
+                slow(Some(1_100_000)),
+                "p90 of reads is 104 ms, was 900 µs; other paths 1.1 ms",
+            ),
+            (slow(None), "p90 of reads is 104 ms, was 900 µs"),
+            (
+                Why::Errors {
+                    errors: 20,
+                    ios: 100,
+                },
+                "20 of 100 I/Os within 4 s ended with errors",
+            ),
+            (flapping, "lost 3 times within 600 s"),
+            (
+                late,
+                "a keep-alive was answered after 900 ms, more than 500 ms",
+            ),
+        ] {
+            assert_eq!(words(&why), want);
+        }
+    }
+}

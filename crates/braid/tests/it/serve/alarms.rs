@@ -1,0 +1,282 @@
+//! Paths that work, but not as they should: alarms in `check`, `stat` and the log, with their end;
+//! and maintenance, for which `check` stays ok.
+use crate::serve::no_io_uring;
+use crate::serve::process::{Client, Process, begun, engine, two_ports, wait_until};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// A volume over two ports of a target, with four readers.
+struct Pair {
+    directory: tempfile::TempDir,
+    _target: Process,
+    engine: Process,
+    stop: Arc<AtomicBool>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.readers.drain(..).for_each(|it| drop(it.join()));
+    }
+}
+
+impl Pair {
+    /// `None`: this machine has no io_uring.
+    fn start() -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let (target, uris) = two_ports(directory.path(), "t")?;
+        let paths = uris.iter().zip(["a", "b"]);
+        let paths = paths
+            .map(|(uri, name)| format!("[[volume.path]]\nuri = \"{uri}\"\nname = \"{name}\"\n"));
+        let text = format!(
+            "[alarms]\nflap_window = \"10s\"\n\
+             [[volume]]\nname = \"v0\"\npolicy = \"round-robin\"\nreconnect_delay = \"200ms\"\n\
+             probation_errors = \"off\"\n{}[[volume.export]]\nnbd = \"unix:{}\"\n",
+            paths.collect::<String>(),
+            directory.path().join("v0.sock").display()
+        );
+        std::fs::write(directory.path().join("b.toml"), text).unwrap();
+        let engine = engine(directory.path());
+        Some(Self {
+            directory,
+            _target: target,
+            engine,
+            stop: Arc::default(),
+            readers: Vec::new(),
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn read(&mut self) {
+        let reader = |n: u64| {
+            let (stop, socket) = (Arc::clone(&self.stop), self.path("v0.sock"));
+            std::thread::spawn(move || {
+                let mut client = Client::open(&socket);
+                while !stop.load(Ordering::Relaxed) {
+                    client.read(n * 4096);
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            })
+        };
+        self.readers = (0..4).map(reader).collect();
+    }
+
+    fn braid(&self, words: &[&str], socket: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        let command = command.args(words).arg("--socket").arg(self.path(socket));
+        command.output().unwrap()
+    }
+
+    fn set(&self, port: &str, fault: &str) {
+        let words = ["target", "set", "--port", port, fault];
+        assert!(self.braid(&words, "t.sock").status.success());
+    }
+
+    fn check(&self) -> (Option<i32>, Value) {
+        let output = self.braid(&["check", "v0", "-o", "json"], "c.sock");
+        let json = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.code(), json)
+    }
+
+    /// Waits until `check` says that path b has this alarm, then until it does not.
+    fn begins(&mut self, alarm: &str, line: &str) -> Value {
+        let found = wait_until(|| {
+            let (code, check) = self.check();
+            let alarms = check["volumes"][0]["paths"][1]["alarms"].as_array()?;
+            let found = alarms.iter().find(|it| it["alarm"] == alarm)?;
+            assert_eq!(code, Some(1), "{check}");
+            Some(found.clone())
+        });
+        self.engine.notes(line);
+        found
+    }
+
+    fn ends(&mut self, alarm: &str, line: &str) {
+        wait_until(|| {
+            let (code, check) = self.check();
+            let path = &check["volumes"][0]["paths"][1];
+            let mut ended = path["ended"].as_array()?.iter();
+            ended.find(|it| it["alarm"] == alarm)?;
+            let holds = path["alarms"].as_array()?.iter();
+            assert!(holds.clone().all(|it| it["alarm"] != alarm), "{check}");
+            (holds.count() > 0 || code.is_some()).then_some(())
+        });
+        self.engine.notes(line);
+    }
+}
+
+#[test]
+fn slow_failing_and_flapping_path_is_alarmed_and_well_again() {
+    let Some(mut pair) = Pair::start() else {
+        return;
+    };
+    pair.read();
+    // What is usual has to be known.
+    wait_until(|| {
+        let output = pair.braid(&["stat", "v0", "-o", "json"], "c.sock");
+        let stat: Value = serde_json::from_slice(&output.stdout).ok()?;
+        let reads = stat["volumes"][0]["paths"][1]["reads"].as_u64()?;
+        (reads > 4000).then_some(())
+    });
+    pair.set("2", "delay=100ms");
+    let slow = pair.begins("slow", "path b");
+    let why = slow["why"].as_str().unwrap();
+    assert!(why.starts_with("p90 of reads is 1"), "{why}");
+    assert!(
+        why.contains(" ms, was ") && why.contains("; other paths "),
+        "{why}"
+    );
+    let text = pair.braid(&["check", "v0"], "c.sock");
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("slow since 20"), "{text}");
+    pair.set("2", "delay=0");
+    pair.ends("slow", "is no longer slow");
+
+    pair.set("2", "error=internal-error:0.2");
+    let errors = pair.begins("errors", "answering with errors");
+    assert!(
+        errors["why"].as_str().unwrap().contains("I/Os within 4 s"),
+        "{errors}"
+    );
+    pair.set("2", "error=0");
+    pair.ends("errors", "is no longer answering with errors");
+
+    // Each loss counts of a path that was live.
+    wait_until(|| {
+        let (_, check) = pair.check();
+        let path = &check["volumes"][0]["paths"][1];
+        if path["usable"] == true {
+            let drop = ["target", "drop", "--port", "2"];
+            assert!(pair.braid(&drop, "t.sock").status.success());
+        }
+        let mut alarms = path["alarms"].as_array()?.iter();
+        alarms.find(|it| it["alarm"] == "flapping").map(drop)
+    });
+    pair.begins("flapping", "is flapping");
+    pair.ends("flapping", "is no longer flapping");
+
+    let events = pair.braid(&["events", "-o", "json"], "c.sock");
+    let events = String::from_utf8(events.stdout).unwrap();
+    let events = events.lines().map(|it| serde_json::from_str(it).unwrap());
+    let health = events.filter(|it: &Value| it["kind"] == "health" && it["path"] == "b");
+    let health: Vec<String> = health
+        .map(|it| {
+            format!(
+                "{} {}",
+                it["from"].as_str().unwrap(),
+                it["to"].as_str().unwrap()
+            )
+        })
+        .collect();
+    for alarm in ["slow", "errors", "flapping"] {
+        let changes = [format!("ok {alarm}"), format!("{alarm} ok")];
+        assert!(changes.iter().all(|it| health.contains(it)), "{health:?}");
+    }
+    let stat = pair.braid(&["stat", "v0", "-o", "json"], "c.sock");
+    let stat: Value = serde_json::from_slice(&stat.stdout).unwrap();
+    let history = stat["volumes"][0]["paths"][1]["history"]
+        .as_array()
+        .unwrap();
+    let states: Vec<&str> = history
+        .iter()
+        .filter_map(|it| it["state"].as_str())
+        .collect();
+    assert!(states.len() <= 16, "{states:?}");
+    for state in ["reconnecting", "live", "flapping", "no longer flapping"] {
+        assert!(states.contains(&state), "{states:?}");
+    }
+}
+
+/// A path that is away, and the engine anew; then the volume.
+#[test]
+fn maintenance_keeps_check_ok_until_it_ends() {
+    let Some(mut pair) = Pair::start() else {
+        return;
+    };
+    let comes = |pair: &Pair, code| wait_until(|| (pair.check().0 == Some(code)).then_some(()));
+    comes(&pair, 0);
+    for (words, part) in [
+        (&["on", "v1", "b"][..], "there is no volume"),
+        (&["on", "v0", "c"], "there is no path \"c\", only a, b"),
+        (&["on", "v0", "b", "--note", ""], "one line"),
+        (&["on", "v0", "b", "--for", "0s"], "above 0"),
+        (&["off", "v0", "b"], "is not under maintenance"),
+    ] {
+        let output = pair.braid(&[&["maintenance"], words].concat(), "c.sock");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(part), "{said}");
+    }
+    pair.set("2", "ana=inaccessible");
+    comes(&pair, 1);
+    let on = [
+        "maintenance",
+        "on",
+        "v0",
+        "b",
+        "--for",
+        "2h",
+        "--note",
+        "new switch",
+    ];
+    assert!(pair.braid(&on, "c.sock").status.success());
+    comes(&pair, 0);
+    pair.engine.signal(rustix::process::Signal::TERM);
+    pair.engine.ended();
+    pair.engine = engine(pair.directory.path());
+    comes(&pair, 0);
+    for (verb, part) in [
+        (&["check", "v0"][..], "under maintenance since 20"),
+        (&["stat", "v0"], "new switch"),
+        (&["maintenance", "list"], "new switch"),
+    ] {
+        let output = pair.braid(verb, "c.sock");
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains(part), "{said}");
+    }
+    let on = ["maintenance", "on", "v0", "b", "--for", "300ms"];
+    assert!(pair.braid(&on, "c.sock").status.success());
+    comes(&pair, 1);
+    pair.engine.notes("its maintenance is over");
+    // Nothing serves: only the maintenance of the whole volume says that this is expected.
+    pair.set("1", "ana=inaccessible");
+    comes(&pair, 2);
+    let maintenance = |words: &[&str]| {
+        let output = pair.braid(&[&["maintenance"], words].concat(), "c.sock");
+        assert!(output.status.success(), "{output:?}");
+    };
+    maintenance(&["on", "v0", "a"]);
+    maintenance(&["on", "v0", "b"]);
+    assert_eq!(pair.check().0, Some(2));
+    maintenance(&["on", "v0"]);
+    comes(&pair, 0);
+    maintenance(&["off", "v0"]);
+    comes(&pair, 2);
+}
+
+/// A limit that every file system exceeds.
+#[test]
+fn full_file_system_is_alarmed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a.img");
+    std::fs::write(&file, vec![1; 1 << 20]).unwrap();
+    let text = format!(
+        "[alarms]\nspace = \"1%\"\n[[volume]]\nname = \"v0\"\n[[volume.path]]\n\
+         uri = \"file:{}\"\n",
+        file.display()
+    );
+    std::fs::write(directory.path().join("b.toml"), text).unwrap();
+    let mut engine = begun(directory.path());
+    if engine.says("v0: ready").is_none() {
+        engine.notes("io_uring");
+        return no_io_uring::skip(&engine.seen);
+    }
+    engine.notes(" % full, ");
+}
