@@ -1,7 +1,7 @@
 //! Clients that die, whatever they were about, and exports that go away.
 use super::common::{HOST, MS, SECOND, TARGET};
 use super::rig::{Plain, Rig, Setup, config, offer};
-use engine::export::{ExportControl, ExportEvent};
+use engine::export::{ExportControl, ExportEvent, Reader};
 use engine::host::{Change, HostControl, HostEvent, Recovery};
 use nbd::wire::cmd;
 use nbd::{Errno, Kind, Request};
