@@ -14,12 +14,13 @@ use crate::messages::{Link, Message, News, ToCore};
 use crate::transfer::{Memories, Part};
 use block::SlotMap;
 use engine::machine::Memory;
-use engine::{Core, QueueCommand, QueueOp};
+use engine::{ClientCounters, ClientPlace, ClientReport, Core, QueueCommand, QueueOp};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use sys::{Errno, Shared};
 
 struct Served {
@@ -335,6 +336,36 @@ impl CoreQueues {
             }
         }
         open
+    }
+
+    /// The queues that are open, once for each namespace of the engine that it has. Its volume is
+    /// the namespace's, which this does not know: 0.
+    pub fn client_reports(&self, now_ns: u64) -> Vec<ClientReport> {
+        let mut all = Vec::new();
+        for it in self.lanes.iter().flatten() {
+            let tally = it.lane.tally();
+            let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+            let age = tally.since.map_or(Duration::ZERO, |it| it.elapsed());
+            let counters = ClientCounters {
+                since_ns: now_ns.saturating_sub(age.as_nanos() as u64),
+                requests: count(&tally.commands),
+                errors: count(&tally.errors),
+                bytes: [0; 2],
+            };
+            let of_engine = it.namespaces.iter().filter_map(|it| match &it.store {
+                Store::Engine(of) => Some(of.number()),
+                _ => None,
+            });
+            all.extend(of_engine.map(|number| ClientReport {
+                place: ClientPlace::Queue(number),
+                volume: 0,
+                name: format!("user {}", tally.uid),
+                connections: 1,
+                in_flight: count(&tally.in_flight) as u32,
+                counters,
+            }));
+        }
+        all
     }
 
     /// Whether the reactor may sleep. Then clients kick from now on, until the next turn.

@@ -25,12 +25,17 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use sys::{Interrupt, Shared};
 
 /// Counters of a lane, for statistics; written by its thread only.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Tally {
+    /// Its client's user.
+    pub uid: u32,
+    /// When it was opened.
+    pub since: Option<Instant>,
     /// Commands answered.
     pub commands: AtomicU64,
     /// Of these, with an error.
@@ -146,6 +151,10 @@ struct Wire {
 }
 
 impl Lane {
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
     pub fn new(parts: Parts) -> Self {
         let Parts { header, memory, .. } = parts;
         let layout = header.layout;

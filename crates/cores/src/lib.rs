@@ -26,7 +26,7 @@ use engine::limits::MIRRORS_MAX;
 use engine::machine::{Memory, Output};
 use engine::mirror::{MIRRORS_FROM, MirrorReport, RecordRequest};
 use engine::target::PortStats;
-use engine::{Around, ClientError, Core, Machine, QueueCounters};
+use engine::{Around, ClientError, ClientReport, Core, Machine, QueueCounters};
 use lateness::Lateness;
 use mirror::Id;
 use multipath::Namespace;
@@ -194,6 +194,8 @@ pub struct CoreReport {
     pub exports: Vec<ExportCounters>,
     /// Of ports of the NVMe/TCP servers on this core, by listener.
     pub ports: BTreeMap<u32, PortStats>,
+    /// Clients that are connected to exports of this core.
+    pub clients: Vec<ClientReport>,
     /// NVMe/TCP hosts that have identified a volume of this core as a namespace, by volume.
     pub hosts: BTreeMap<u16, u32>,
     /// Counters of the namespaces of queues on this core, and the queues that are open, by number.
@@ -501,6 +503,13 @@ impl RunMachine {
         self.tell(RunEvent::Measured(CoreWindow { late_ns, paths }));
     }
 
+    /// Clients of all front ends but block devices, which have one: the kernel.
+    fn clients(&self, now_ns: u64) -> Vec<ClientReport> {
+        let mut all = self.engine.client_reports();
+        all.extend(self.queues.client_reports(now_ns));
+        all
+    }
+
     fn report(&self, now_ns: u64) -> CoreReport {
         let host = self.engine.host();
         // By index, those that left included.
@@ -524,6 +533,7 @@ impl RunMachine {
                 .map(|export| self.engine.counters(export))
                 .collect(),
             ports: self.engine.ports().collect(),
+            clients: self.clients(now_ns),
             hosts: hosts(&self.engine),
             queues: counters
                 .map(|(number, it)| (number, (it, open.get(&number).copied().unwrap_or(0))))

@@ -24,6 +24,7 @@
 //!
 //! The end: [`ExportControl::Stop`] ends clients and hosts first, then stops the devices, which say
 //! [`Output::Stop`].
+mod clients;
 mod queues;
 mod ublk;
 

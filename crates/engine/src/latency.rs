@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! Log-linear: four buckets of one width per power of two, so that an estimate within a bucket is
-//! off by less than a quarter of it. Their bounds are constants, so histograms of cores and of times
-//! add up, and subtract, bucket by bucket.
+//! off by less than a quarter of it. Their bounds are constants, so histograms of cores and of
+//! times add up, and subtract, bucket by bucket.
 //!
 //! # Limits
 //! From 256 ns to 69 s; the last bucket has all that is longer. 888 bytes each.
@@ -56,7 +56,7 @@ impl LatencyHistogram {
         }
     }
 
-    /// What was counted since `before`, an earlier state of this histogram.
+    /// Returns the I/Os since `before`, an earlier state of this histogram.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             sum_ns: self.sum_ns.wrapping_sub(before.sum_ns),

@@ -15,6 +15,7 @@
 //! * `pipeline`: a request of any of them on its way over a device
 //! * `cross_core`: changes of which all cores have to know
 //! * [`discovery`]: which ways to subsystems there are
+//! * `client`: what is reported of clients
 //! * [`buddy`]: who owns which range of the core's arena
 //! * `client_errors`: errors that clients were answered with
 //! * [`seldom`]: how often is spoken of what strangers can cause
@@ -24,6 +25,7 @@ extern crate alloc;
 
 pub mod alarms;
 pub mod buddy;
+mod client;
 mod client_errors;
 mod core;
 mod cross_core;
@@ -47,6 +49,7 @@ pub mod target;
 mod ublk_server;
 
 pub use self::core::{Core, listener_of};
+pub use client::{ClientCounters, ClientPlace, ClientReport};
 pub use client_errors::ClientError;
 pub use cross_core::CoreMessage;
 pub use latency::{LATENCY_BUCKETS, LatencyHistogram, latency_below_ns};

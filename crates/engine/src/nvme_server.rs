@@ -35,6 +35,7 @@ mod losses;
 pub use change::NvmeControl;
 pub(crate) use extents::server_of;
 
+use crate::client::ClientReport;
 use crate::client_errors::{ClientError, ClientErrors};
 use crate::export::ExportEvent;
 use crate::host::{IoDone, IoOp, VolumeInfo};
@@ -345,6 +346,14 @@ impl NvmeServer {
             Presence::Leaving { .. } => Some((it.volume, 1)),
             Presence::Awaited | Presence::Gone => None,
         })
+    }
+
+    /// Hosts that have identified active namespaces; `listener`: that of a port.
+    pub fn client_reports(&self, listener: impl Fn(u16) -> u32) -> Vec<ClientReport> {
+        let active = self.namespaces.iter();
+        let active = active.filter(|it| matches!(it.presence, Presence::Active { .. }));
+        let of = |it: &Namespace| self.target.client_reports((it.nsid, it.volume), &listener);
+        active.flat_map(of).collect()
     }
 
     /// A device is ready, or has another size.

@@ -17,10 +17,9 @@ use crate::control::rpc::ControlError;
 use crate::hedges;
 use crate::uri::{PathKeys, UriKind};
 use cores::CoreReport;
-use engine::LatencyHistogram;
-use engine::QueueCounters;
 use engine::export::ExportCounters;
 use engine::host::{ErrorClass, HedgeStats, PathReport, PathState};
+use engine::{ClientPlace, LatencyHistogram, QueueCounters};
 use policy::limits::{BUCKETS, FIRST_BUCKET_BYTES};
 use policy::{PathStats, Policy};
 use serde_json::{Map, Value, json};
@@ -592,6 +591,30 @@ impl<'a> Report<'a> {
         shown
     }
 
+    /// Clients of an export.
+    fn connected(&self, volume: u16, place: ClientPlace) -> Vec<Value> {
+        let cores = self.cores.iter().enumerate();
+        let all = cores.flat_map(|(core, of)| of.clients.iter().map(move |it| (core, of, it)));
+        let here = all.filter(|(.., it)| it.place == place && it.volume == volume);
+        let show = here.map(|(core, of, it)| {
+            let counters = &it.counters;
+            let is_counted = !matches!(place, ClientPlace::Queue(_));
+            let bytes = |at: usize| is_counted.then_some(counters.bytes[at]);
+            json!({
+                "client": it.name,
+                "core": core,
+                "connections": it.connections,
+                "for_ns": of.now_ns.saturating_sub(counters.since_ns),
+                "requests": counters.requests,
+                "bytes_read": bytes(0),
+                "bytes_written": bytes(1),
+                "inflight": it.in_flight,
+                "errors": counters.errors,
+            })
+        });
+        show.collect()
+    }
+
     fn exports(&self, volume: u16) -> Vec<Value> {
         let exports = self.state.exports.iter().enumerate();
         let exports = exports.filter_map(|(number, export)| Some((number, export.as_ref()?)));
@@ -617,6 +640,7 @@ impl<'a> Report<'a> {
                 "waited_buffer": sum(|it| it.waited_buffer),
                 "merged": sum(|it| it.merged),
                 "cores": cores.iter().map(on).collect::<Vec<_>>(),
+                "connected": self.connected(volume, ClientPlace::Export(number as u32)),
             })
         });
         let namespaces = self.state.namespaces().into_iter();
@@ -641,6 +665,7 @@ impl<'a> Report<'a> {
                         "clients": stats.connections,
                         "requests": stats.commands,
                     }],
+                    "connected": self.connected(it.volume, ClientPlace::Listener(listener)),
                 })
             })
         });
@@ -658,6 +683,7 @@ impl<'a> Report<'a> {
                 "waited_buffer": counters.waited_buffer,
                 "merged": 0,
                 "cores": [{"core": it.core, "clients": open, "requests": counters.commands}],
+                "connected": self.connected(0, ClientPlace::Queue(it.number)),
             })
         });
         let nodes = self.nodes.iter().filter(|(it, _)| it.volume == volume);

@@ -14,6 +14,7 @@ use queue::limits::{REGIONS_MAX, TRANSFER_MAX};
 use queue::protocol::{Answer, Request};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 use sys::os::Event;
 use sys::{Errno, Error, Interrupt, Shared, memory_file};
 
@@ -71,7 +72,11 @@ impl Server {
         answer.d = if request.c > 0 { region_address(1) } else { 0 };
         let core = (0..self.cores.len()).min_by_key(|&at| self.cores[at].queues);
         let core = core.unwrap_or(0);
-        let tally = Arc::new(Tally::default());
+        let tally = Arc::new(Tally {
+            uid: session.uid,
+            since: Some(Instant::now()),
+            ..Tally::default()
+        });
         let mapped = made.data.iter().map(|it| Arc::downgrade(&it.memory));
         let mapped = mapped.collect();
         let lane = Lane::new(Parts {

@@ -1,13 +1,14 @@
 //! Clients: accepted, greeted once their volume is ready, served, closed.
 use super::arrivals::End;
 use super::{Devices, ExportEvent, NbdServer, Reader};
+use crate::client::{ClientCounters, ClientPlace, ClientReport};
 use crate::limits::{BUFFER_MAX, DRAIN_ANSWER_NS};
 use crate::machine::{ConnId, Output, Place, Send, Span};
 use crate::motion::Motion;
 use crate::pipeline::Stage;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use block::Issuer;
@@ -42,6 +43,8 @@ pub(super) struct Client {
     pub in_line: bool,
     /// Got something back, and is looked at for it.
     pub looked_again: bool,
+    /// Counts of its requests.
+    pub counters: ClientCounters,
     /// Bytes that it has moved.
     pub motion: Motion,
     /// The connection is gone.
@@ -135,6 +138,10 @@ impl NbdServer {
             volume,
             reader: source.map_or_else(Reader::default, |(_, reader)| reader),
             waiting: VecDeque::with_capacity(self.config.requests_max.into()),
+            counters: ClientCounters {
+                since_ns: now_ns,
+                ..ClientCounters::default()
+            },
             ..Client::default()
         };
         self.counters[export as usize].clients += 1;
@@ -142,6 +149,23 @@ impl NbdServer {
             self.begin_session(devices, client, now_ns);
         }
         Some(self.conn_of(client))
+    }
+
+    /// The clients that are connected.
+    pub fn client_reports(&self) -> impl Iterator<Item = ClientReport> {
+        let all = self.clients.iter();
+        let there = all.filter(|it| !it.is_free() && !it.closed && !it.orphan);
+        there.map(|it| ClientReport {
+            place: ClientPlace::Export(it.export),
+            volume: it.volume,
+            name: it.reader.name.to_string(),
+            connections: 1,
+            in_flight: match &it.state {
+                State::Session(session) => session.in_flight().into(),
+                _ => 0,
+            },
+            counters: it.counters,
+        })
     }
 
     /// Whether there is something to tell the clients of a volume.

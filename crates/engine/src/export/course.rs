@@ -284,6 +284,12 @@ impl NbdServer {
         let outcome = work.pipeline.end(ticket, devices, &mut self.course.slots);
         let mut error = outcome.and_then(|it| errno(it, work.request.kind));
         let (client, token) = (work.client, work.request.token);
+        let length = u64::from(work.request.length);
+        let bytes = match work.request.kind {
+            Kind::Read => [length, 0],
+            Kind::Write => [0, length],
+            _ => [0; 2],
+        };
         if is_flush {
             // Each client that was there is told of a loss once, whoever wrote what is lost: one
             // may flush by another connection than it writes by (T13).
@@ -305,6 +311,7 @@ impl NbdServer {
         let counters = &mut self.counters[it.export as usize];
         counters.requests += 1;
         counters.errors += u64::from(error.is_some());
+        it.counters.ended(error.is_none(), bytes);
         if let Some(session) = it.session() {
             session.complete(token, error.map_or(Ok(()), Err), self.course.now_ns);
         }

@@ -2,6 +2,7 @@
 use super::TargetEngine;
 use super::commands::{Recall, Stage};
 use super::log::{Event, Why};
+use crate::client::{ClientCounters, ClientPlace, ClientReport};
 use crate::limits::TARGET_LINGER_NS;
 use crate::machine::{Closed, ConnId, Output};
 use crate::seldom::Seldom;
@@ -9,7 +10,7 @@ use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use canary::Bug;
 use core::cmp::Reverse;
-use nvme::controller::CloseReason;
+use nvme::controller::{CloseReason, ControllerStatus};
 use nvme::wire::Status;
 
 /// All connections by number.
@@ -28,6 +29,8 @@ pub(super) struct Connection {
     state: State,
     /// Its port (index).
     pub(super) port: u16,
+    /// Counts of its host's commands.
+    pub(super) counters: ClientCounters,
     /// Commands not yet released.
     pub(super) commands: u32,
     /// An `Output::Transmit` for it is queued.
@@ -83,6 +86,7 @@ impl Connections {
         let free = Connection {
             state: State::Free,
             port: 0,
+            counters: ClientCounters::default(),
             commands: 0,
             transmit_named: false,
             expires_ns: u64::MAX,
@@ -161,6 +165,10 @@ impl TargetEngine {
         connection.state = State::Open;
         connection.port = port;
         (connection.expires_ns, connection.why) = (u64::MAX, None);
+        connection.counters = ClientCounters {
+            since_ns: now_ns,
+            ..ClientCounters::default()
+        };
         self.pool.begin(id.0);
         self.log.push(Event::Connected {
             port,
@@ -168,6 +176,40 @@ impl TargetEngine {
         });
         self.ports[usize::from(port)].stats.connections += 1;
         Some(id)
+    }
+
+    /// Hosts that have identified a namespace, of `volume`: each association once. `listener`: that
+    /// of a port.
+    pub(crate) fn client_reports(
+        &self,
+        (nsid, volume): (u32, u16),
+        listener: impl Fn(u16) -> u32,
+    ) -> Vec<ClientReport> {
+        let known = self.subsystem.hosts_of(nsid);
+        let hosts = self.subsystem.controllers();
+        let hosts = hosts.filter(|it| !it.discovery && known.contains(&it.hostid));
+        let of_host = |host: ControllerStatus<'_>| {
+            let mut report = ClientReport {
+                place: ClientPlace::Listener(listener(host.port)),
+                volume,
+                name: host.hostnqn.into(),
+                connections: 0,
+                in_flight: 0,
+                counters: ClientCounters {
+                    since_ns: u64::MAX,
+                    ..ClientCounters::default()
+                },
+            };
+            let connections = self.subsystem.connections();
+            for it in connections.filter(|it| it.cntlid == Some(host.cntlid)) {
+                let connection = &self.connections.all[it.conn.0 as usize];
+                report.connections += 1;
+                report.in_flight += connection.commands;
+                report.counters.add(&connection.counters);
+            }
+            report
+        };
+        hosts.map(of_host).collect()
     }
 
     /// Those who are here stay, unless they only keep a place; who comes when all are taken is told

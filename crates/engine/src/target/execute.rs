@@ -293,7 +293,13 @@ impl TargetEngine {
         command.stage = Stage::Completed;
         let is_recalled = command.recall != Recall::No;
         let (connection, token, len) = (command.connection, command.token, command.len);
-        let port = self.connections.of(connection).port;
+        let bytes = match command.action {
+            Action::Read => [len.into(), 0],
+            _ => [0, len.into()],
+        };
+        let of = self.connections.of(connection);
+        of.counters.ended(status.is_success(), bytes);
+        let port = of.port;
         let stats = &mut self.ports[usize::from(port)].stats;
         stats.in_flight -= 1;
         stats.commands += 1;

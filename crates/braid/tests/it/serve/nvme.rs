@@ -76,6 +76,63 @@ fn offering(directory: &Path) -> Option<(Process, [String; 2])> {
     Some((engine, [first, second]))
 }
 
+/// `stat` of both engines: who is connected and what each asked for, and how long I/O took on a
+/// path, under a policy that measures nothing.
+#[test]
+fn stat_shows_clients_and_latencies() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let Some((_a, uris)) = offering(directory) else {
+        return;
+    };
+    let text = volume("b0", &uris[0], &[nbd(directory, "b0")]);
+    let mut b = start(directory, "b", &format!("cores = 1\n{text}"));
+    assert!(b.says("b0: ready, 64 MiB").is_some(), "{}", b.seen);
+    let mut client = Client::open_named(&directory.join("b0.sock"), "b0");
+    client.write_blocks(3);
+    client.read_blocks(2, |_, _| ());
+    let stat = json(directory, "b", &["stat", "b0"]);
+    assert!(stat["uptime_ns"].as_u64().unwrap() > 0, "{stat:#}");
+    let path = &stat["volumes"][0]["paths"][0];
+    assert_eq!((&path["connects"], &path["losses"]), (&1.into(), &0.into()));
+    assert!(path["live_ns"].as_u64().unwrap() > 0, "{path:#}");
+    for (group, count) in [("read", 2), ("write", 3), ("other", 0)] {
+        let of = &path["latency"][group];
+        assert_eq!(of["count"], count, "{group}: {path:#}");
+        assert_eq!(of["p99_ns"].as_u64().is_some(), count > 0, "{group}");
+        assert!(of["sum_ns"].as_u64().unwrap() >= count * 1000, "{group}");
+    }
+    let by = &stat["volumes"][0]["exports"][0]["connected"][0];
+    let name = format!(
+        "process {} of user {}",
+        std::process::id(),
+        rustix::process::getuid()
+    );
+    assert_eq!(by["client"], name, "{stat:#}");
+    let counts = [
+        "requests",
+        "bytes_read",
+        "bytes_written",
+        "inflight",
+        "errors",
+    ];
+    assert_eq!(
+        counts.map(|it| by[it].as_u64()),
+        [5, 8192, 12288, 0, 0].map(Some),
+        "{by:#}"
+    );
+    let there = json(directory, "a", &["stat", "a0"]);
+    let host = &there["volumes"][0]["exports"][1]["connected"][0];
+    let nqn = host["client"].as_str().unwrap();
+    assert!(nqn.starts_with("nqn.2014-08.org.nvmexpress:uuid:"), "{nqn}");
+    assert_eq!(host["connections"], 2, "one for each queue: {host:#}");
+    assert_eq!(
+        counts.map(|it| host[it].as_u64()),
+        [5, 8192, 12288, 0, 0].map(Some),
+        "{host:#}"
+    );
+}
+
 #[test]
 fn volumes_are_namespaces_of_another_engines_volumes() {
     let directory = tempfile::tempdir().unwrap();
