@@ -58,6 +58,8 @@ impl Style {
             Ink::Dim => "2",
             Ink::Warning => "1;33",
             Ink::Bar => "36",
+            Ink::Good => "32",
+            Ink::Bad => "1;31",
         };
         format!("\x1b[{code}m{text}\x1b[0m")
     }
@@ -93,6 +95,10 @@ pub enum Ink {
     Warning,
     /// Bars.
     Bar,
+    /// States in which all is well.
+    Good,
+    /// States in which something does not work.
+    Bad,
 }
 
 /// Writes all of `text` to standard output.

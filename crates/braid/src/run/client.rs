@@ -17,7 +17,7 @@ use crate::control::limits::ANSWER_WAIT;
 use crate::control::{rpc, socket};
 use crate::output::{self, Format, Style};
 use crate::table::Table;
-use crate::units::{format_bytes, format_ns, format_utc};
+use crate::units::{format_bytes, format_ns, format_utc, parse_seconds};
 use crate::uri::names;
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -170,12 +170,16 @@ pub struct Common {
 /// Options of `stat`.
 #[derive(Clone, Debug, Args)]
 pub struct StatArgs {
-    /// Volume, with the legs of a mirror [default: all]
-    volume: Option<String>,
-    /// Again every so many seconds
-    #[arg(short, long, value_name = "SEC",
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    /// Volumes, each with the legs of a mirror [default: all]
+    #[arg(value_name = "VOLUME")]
+    volumes: Vec<String>,
+    /// Again and again: what happened in each interval, as 1s or 500ms, and per second. Without,
+    /// what happened since the engine started
+    #[arg(short, long, value_name = "TIME", value_parser = interval)]
     interval: Option<u64>,
+    /// So many intervals, of 1s unless --interval says otherwise [default: without end]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    count: Option<u32>,
     #[command(flatten)]
     common: Common,
 }
@@ -478,18 +482,40 @@ impl Common {
     }
 }
 
-fn stat(args: &StatArgs) -> anyhow::Result<()> {
-    loop {
-        let mut value = args.common.call(&EngineCall::Stat(Nothing))?;
-        if let Some(name) = &args.volume {
-            super::stat::keep_only(&mut value, name).map_err(Usage::error)?;
-        }
-        args.common.print(&value, super::stat::show)?;
-        match args.interval {
-            Some(seconds) => std::thread::sleep(Duration::from_secs(seconds)),
-            None => return Ok(()),
-        }
+/// An interval: shorter ones would measure little but the asking.
+pub(super) fn interval(text: &str) -> Result<u64, String> {
+    let ns = parse_seconds(text).map_err(|error| error.to_string())?;
+    match (100_000_000..=86_400_000_000_000).contains(&ns) {
+        true => Ok(ns),
+        false => Err("it must be 100ms to 24h".into()),
     }
+}
+
+fn stat(args: &StatArgs) -> anyhow::Result<()> {
+    let ask = || -> anyhow::Result<Value> {
+        let mut value = args.common.call(&EngineCall::Stat(Nothing))?;
+        if !args.volumes.is_empty() {
+            super::stat::keep_only(&mut value, &args.volumes).map_err(Usage::error)?;
+        }
+        Ok(value)
+    };
+    let mut before = ask()?;
+    let interval_ns = match (args.interval, args.count) {
+        (None, None) => return args.common.print(&before, super::stat::show),
+        (interval_ns, _) => interval_ns.unwrap_or(1_000_000_000),
+    };
+    for number in 0_u32.. {
+        if args.count.is_some_and(|count| number >= count) {
+            break;
+        }
+        std::thread::sleep(Duration::from_nanos(interval_ns));
+        let now = ask()?;
+        let mut shown = now.clone();
+        super::stat::rates::subtract(&mut shown, &before);
+        args.common.print(&shown, super::stat::show)?;
+        before = now;
+    }
+    Ok(())
 }
 
 fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {

@@ -1,9 +1,10 @@
 //! Histograms of latencies in the JSON of `stat`: by read, write and other.
-use engine::{LatencyHistogram, latency_below_ns};
+use engine::{LATENCY_BUCKETS, LatencyHistogram, latency_below_ns};
 use serde_json::{Map, Value, json};
+use terminal::answer::{items, number};
 
 /// Names of the groups in reports, in the engine's order.
-const GROUPS: [&str; 3] = ["read", "write", "other"];
+pub const GROUPS: [&str; 3] = ["read", "write", "other"];
 
 /// As JSON; of `buckets` those that have any.
 pub fn json(groups: &[LatencyHistogram; 3]) -> Value {
@@ -24,9 +25,41 @@ pub fn json(groups: &[LatencyHistogram; 3]) -> Value {
     Value::Object(all.collect::<Map<_, _>>())
 }
 
+/// One group as an engine sent it; an older one sends none.
+pub fn of_json(value: &Value) -> LatencyHistogram {
+    let mut all = LatencyHistogram {
+        sum_ns: number(&value["sum_ns"]),
+        ..LatencyHistogram::default()
+    };
+    for bucket in items(&value["buckets"]) {
+        let below_ns = bucket[0].as_u64();
+        let at = (0..LATENCY_BUCKETS).find(|at| latency_below_ns(*at) == below_ns);
+        if let Some(at) = at {
+            all.buckets[at] = number(&bucket[1]);
+        }
+    }
+    all
+}
+
+/// All groups, as [`of_json`].
+pub fn all_of_json(value: &Value) -> [LatencyHistogram; 3] {
+    GROUPS.map(|group| of_json(&value[group]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn histograms_return_from_json() {
+        let mut all: [LatencyHistogram; 3] = Default::default();
+        for (group, ns) in [(0, 300), (0, 5_000_000), (2, u64::MAX >> 1)] {
+            all[group].record(ns);
+        }
+        assert_eq!(all_of_json(&json(&all)), all);
+        let none: [LatencyHistogram; 3] = Default::default();
+        assert_eq!(all_of_json(&Value::Null), none, "of an older engine");
+    }
 
     #[test]
     fn only_buckets_with_any_are_shown() {

@@ -1,13 +1,14 @@
 //! Text of `braid stat`: the facts of its JSON, for people, in 80 columns.
+mod figures;
 mod legs;
+pub mod rates;
 
 pub use legs::{held, last_check};
 
 use super::health::{self, maintenance};
 use crate::hedges;
-use crate::output::Style;
-use crate::table::Table;
-use crate::units::{format_count, format_ns, format_utc, short_bytes, short_count};
+use crate::output::{Ink, Style};
+use crate::units::{format_count, format_ns, format_utc, short_bytes};
 use serde_json::Value;
 use std::fmt::{Result, Write};
 use terminal::answer::{items, number, word};
@@ -17,29 +18,34 @@ const PAST_MAX: usize = 6;
 /// Longest line but for names and URIs.
 const COLUMNS: usize = 80;
 
-/// Leaves one volume in an answer and, if it is a mirror, its legs. `MIRROR/0` is the first leg, as
+/// Leaves these volumes in an answer and, of mirrors, their legs. `MIRROR/0` is the first leg, as
 /// the engine counts them.
 ///
 /// # Errors
 /// There is no such volume: the names of all.
-pub fn keep_only(value: &mut Value, name: &str) -> std::result::Result<(), String> {
+pub fn keep_only(value: &mut Value, names: &[String]) -> std::result::Result<(), String> {
     let all: Vec<Value> = items(&value["volumes"]).cloned().collect();
-    let meant = |it: &&Value| it["name"] == name || it["leg_of"] == name;
-    let mut kept: Vec<Value> = all.iter().filter(meant).cloned().collect();
-    if let Some((mirror, leg)) = name.split_once('/').filter(|_| kept.is_empty()) {
-        let mut legs = all.iter().filter(|it| it["leg_of"] == mirror);
-        let leg = leg.parse().ok().and_then(|leg| legs.nth(leg));
-        kept.extend(leg.cloned());
+    let mut kept = vec![false; all.len()];
+    for name in names {
+        let is_meant = |it: &Value| it["name"] == **name || it["leg_of"] == **name;
+        let mut found: Vec<usize> = (0..all.len()).filter(|at| is_meant(&all[*at])).collect();
+        if let Some((mirror, leg)) = name.split_once('/').filter(|_| found.is_empty()) {
+            let mut legs = (0..all.len()).filter(|at| all[*at]["leg_of"] == mirror);
+            let leg = leg.parse().ok().and_then(|leg| legs.nth(leg));
+            found.extend(leg);
+        }
+        if found.is_empty() {
+            let names: Vec<&str> = all.iter().map(|it| word(&it["name"])).collect();
+            let others = match names.is_empty() {
+                true => "nor any other".to_owned(),
+                false => format!("only {}", names.join(", ")),
+            };
+            return Err(format!("there is no volume \"{name}\", {others}"));
+        }
+        found.into_iter().for_each(|at| kept[at] = true);
     }
-    if kept.is_empty() {
-        let names: Vec<&str> = all.iter().map(|it| word(&it["name"])).collect();
-        let others = match names.is_empty() {
-            true => "nor any other".to_owned(),
-            false => format!("only {}", names.join(", ")),
-        };
-        return Err(format!("there is no volume \"{name}\", {others}"));
-    }
-    value["volumes"] = Value::Array(kept);
+    let kept = all.into_iter().zip(kept).filter(|(_, kept)| *kept);
+    value["volumes"] = kept.map(|(it, _)| it).collect();
     value["discovery"] = Value::Array(Vec::new());
     Ok(())
 }
@@ -71,10 +77,19 @@ pub fn program(value: &Value) -> Option<String> {
 /// # Errors
 /// Those of `text`.
 pub fn show(text: &mut String, value: &Value) -> Result {
+    let elapsed_ns = value["elapsed_ns"].as_u64();
+    if let Some(uptime_ns) = value["uptime_ns"].as_u64() {
+        let of = match elapsed_ns {
+            Some(elapsed_ns) => format!("of the last {}", format_ns(elapsed_ns as f64)),
+            None => "since it started".to_owned(),
+        };
+        writeln!(text, "engine: up for {}; figures {of}", lasting(uptime_ns))?;
+    }
     for volume in items(&value["volumes"]) {
         let (name, state) = (word(&volume["name"]), word(&volume["state"]));
         let policy = volume["policy"].as_str();
         let policy = policy.map_or(String::new(), |it| format!(", {it}"));
+        let state = painted(state);
         writeln!(text, "{name}: {state}{policy}")?;
         if !volume["maintenance"].is_null() {
             let line = maintenance::line(&volume["maintenance"]);
@@ -90,13 +105,13 @@ pub fn show(text: &mut String, value: &Value) -> Result {
             paragraph(text, "awaits: ", word(why))?;
         }
         for path in items(&volume["paths"]) {
-            show_path(text, path)?;
+            show_path(text, path, elapsed_ns)?;
         }
         for export in items(&volume["exports"]) {
             show_export(text, export)?;
         }
         if volume["kind"] == "mirror" {
-            legs::show(text, volume)?;
+            legs::show(text, volume, elapsed_ns)?;
             continue;
         }
         paragraph(text, "waiting: ", &waiting(&volume["waiting"]))?;
@@ -142,10 +157,10 @@ pub fn show(text: &mut String, value: &Value) -> Result {
     Ok(())
 }
 
-/// As they are set.
 /// The oldest I/O of a path is told from here on.
 const LATE_NS: u64 = 1_000_000_000;
 
+/// As they are set.
 fn knobs(of: &Value) -> Option<String> {
     let shift = of["ewma_shift"].as_u64()?;
     let timeout = format_ns(number(&of["weight_timeout_ns"]) as f64);
@@ -199,9 +214,9 @@ fn history(path: &Value) -> Vec<String> {
 }
 
 /// For how long the oldest I/O of a path is in flight, behind how many are, if worth telling.
-fn oldest(path: &Value, key: &str) -> String {
+fn oldest(path: &Value) -> String {
     let age_ns = path["inflight_age_ns"].as_u64().unwrap_or(0);
-    match key == "inflight" && age_ns >= LATE_NS {
+    match age_ns >= LATE_NS {
         true => format!(" (the oldest for {})", format_ns(age_ns as f64)),
         false => String::new(),
     }
@@ -216,9 +231,11 @@ pub(super) fn called(path: &Value) -> String {
     }
 }
 
-fn show_path(text: &mut String, path: &Value) -> Result {
+fn show_path(text: &mut String, path: &Value, elapsed_ns: Option<u64>) -> Result {
     writeln!(text, "  {}", called(path))?;
-    let mut facts = vec![word(&path["state"]).to_owned()];
+    let since = path["live_ns"].as_u64();
+    let since = since.map_or(String::new(), |ns| format!(" for {}", lasting(ns)));
+    let mut facts = vec![format!("{}{since}", word(&path["state"]))];
     facts.extend(path["ana_state"].as_str().map(str::to_owned));
     facts.extend(path["cntlid"].as_u64().map(|id| format!("controller {id}")));
     facts.extend(
@@ -235,17 +252,27 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     if path["origin"] == "control" {
         facts.push("added by hand".into());
     }
-    let counts = [
-        ("inflight", "in flight"),
-        ("errors", "failed"),
-        ("waited_full", "waited for room"),
-    ];
-    facts.extend(counts.map(|(key, what)| {
-        let count = format_count(number(&path[key]));
-        format!("{count} {what}{}", oldest(path, key))
-    }));
+    let count = |key: &str| number(&path[key]);
+    if count("losses") > 0 {
+        facts.push(format!("lost {}", some(count("losses"), "time")));
+    }
+    if count("inflight") > 0 {
+        let in_flight = format_count(count("inflight"));
+        facts.push(format!("{in_flight} in flight{}", oldest(path)));
+    }
+    if count("errors") > 0 {
+        let classes = path["errors_by_class"].as_object().into_iter().flatten();
+        let classes = classes.map(|(it, count)| format!("{it} {}", format_count(number(count))));
+        let classes: Vec<_> = classes.collect();
+        let classes = match classes.is_empty() {
+            true => String::new(), // of an older engine
+            false => format!(" ({})", classes.join(", ")),
+        };
+        facts.push(format!("{} failed{classes}", format_count(count("errors"))));
+    }
     let late = |key, what| Some((number(&path[key]), what)).filter(|(count, _)| *count > 0);
     let late = [
+        late("waited_full", "waited for room"),
         late("device_errors", "answered with an error"),
         late("damaged_in", "received damaged"),
         late("damaged_out", "sent and damaged"),
@@ -255,7 +282,7 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     ];
     let late = late.into_iter().flatten();
     facts.extend(late.map(|(count, what)| format!("{} {what}", format_count(count))));
-    paragraph(text, "", &facts.join(", "))?;
+    state_paragraph(text, word(&path["state"]), &facts)?;
     if let Some(why) = path["hindrance"].as_str() {
         paragraph(text, "unused: ", why)?;
     }
@@ -276,82 +303,8 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     if !probation.is_empty() {
         paragraph(text, "probation: ", &probation)?;
     }
-    let headings = [
-        "", "I/Os", "bytes", "chosen", "weight", "smoothed", "score", "samples", "ignored",
-    ];
-    let mut table = Table::new(1, &headings);
-    let groups = [
-        ("read", "reads", Some("bytes_read")),
-        ("write", "writes", Some("bytes_written")),
-        ("other", "others", None),
-    ];
-    for (group, ios, bytes) in groups {
-        let of = &path["groups"][group];
-        let count = |key: &str| short_count(number(&of[key]));
-        table.row(vec![
-            format!("   {group}"),
-            short_count(number(&path[ios])),
-            bytes.map_or("-".into(), |key| short_bytes(number(&path[key]))),
-            count("selections"),
-            count("weight"),
-            format_ns(number(&of["smoothed_ns"]) as f64),
-            count("score"),
-            count("samples"),
-            count("ignored"),
-        ]);
-    }
-    text.push_str(&table.render(Style::of_stdout(), |_| String::new()));
-    show_cores(text, path);
+    figures::show(text, path, elapsed_ns);
     Ok(())
-}
-
-/// Figures of `weighted-latency` of each core, by group and size (row A9); nothing where no core
-/// has any.
-fn show_cores(text: &mut String, path: &Value) {
-    let headings = [
-        "   core", "chosen", "weight", "credit", "smoothed", "score", "samples", "ignored",
-    ];
-    let mut table = Table::new(1, &headings);
-    let mut is_empty = true;
-    for group in ["read", "write", "other"] {
-        for core in items(&path["groups"][group]["cores"]) {
-            let sizes: Vec<&Value> = match core["buckets"].is_array() {
-                true => items(&core["buckets"]).collect(),
-                false => Some(core).into_iter().collect(),
-            };
-            for of in sizes.into_iter().filter(|it| has_any(it)) {
-                is_empty = false;
-                let count = |key: &str| short_count(number(&of[key]));
-                table.row(vec![
-                    format!("   {} {group}{}", number(&core["core"]), size(of)),
-                    count("selections"),
-                    count("weight"),
-                    count("credit"),
-                    format_ns(number(&of["smoothed_ns"]) as f64),
-                    count("score"),
-                    count("samples"),
-                    count("ignored"),
-                ]);
-            }
-        }
-    }
-    if !is_empty {
-        text.push_str(&table.render(Style::of_stdout(), |_| String::new()));
-    }
-}
-
-fn has_any(of: &Value) -> bool {
-    let keys = ["selections", "weight", "samples", "ignored"];
-    keys.iter().any(|key| number(&of[key]) > 0)
-}
-
-/// Sizes of a bucket; nothing where all are together.
-fn size(of: &Value) -> String {
-    match (of.get("below"), of["below"].as_u64()) {
-        (None, _) => String::new(),
-        (_, Some(below)) => format!(" <{}K", below >> 10),
-        (_, None) => " 1M+".into(),
-    }
 }
 
 /// Where it is not what it is by default.
@@ -378,14 +331,91 @@ fn show_export(text: &mut String, export: &Value) -> Result {
             if count == 1 { one } else { many }
         )
     };
-    let facts = [
+    let seldom = [
+        ("errors", "error", "errors"),
+        ("waited_buffer", "waited for memory", "waited for memory"),
+        ("merged", "with part of a block", "with parts of blocks"),
+    ];
+    let seldom = seldom.into_iter().filter(|it| number(&export[it.0]) > 0);
+    let seldom = seldom.map(|(key, one, many)| count(key, one, many));
+    let always = [
         count("clients", "client", "clients"),
         count("requests", "request", "requests"),
-        count("errors", "error", "errors"),
-        count("waited_buffer", "waited for memory", "waited for memory"),
-        count("merged", "with part of a block", "with parts of blocks"),
     ];
-    paragraph(text, "", &facts.join(", "))
+    let facts: Vec<_> = always.into_iter().chain(seldom).collect();
+    paragraph(text, "", &facts.join(", "))?;
+    items(&export["connected"]).try_for_each(|it| paragraph(text, "", &client(it)))
+}
+
+/// A client of an export.
+fn client(of: &Value) -> String {
+    let mut facts = vec![
+        format!("for {}", lasting(number(&of["for_ns"]))),
+        some(number(&of["requests"]), "request"),
+    ];
+    for (key, what) in [("bytes_read", "read"), ("bytes_written", "written")] {
+        let bytes = number(&of[key]);
+        facts.extend((bytes > 0).then(|| format!("{} {what}", short_bytes(bytes))));
+    }
+    for (key, what) in [("inflight", "in flight"), ("errors", "failed")] {
+        let count = number(&of[key]);
+        facts.extend((count > 0).then(|| format!("{} {what}", format_count(count))));
+    }
+    format!("{}: {}", word(&of["client"]), facts.join(", "))
+}
+
+/// A time as people say it: in its largest unit that is worth more than one.
+fn lasting(ns: u64) -> String {
+    let s = ns / 1_000_000_000;
+    match s {
+        0..120 => format!("{s} s"),
+        120..7200 => format!("{} min", s / 60),
+        7200..172_800 => format!("{} h", s / 3600),
+        _ => format!("{} days", s / 86_400),
+    }
+}
+
+/// How well the state of a volume, path or leg is, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mood {
+    Well,
+    Warning,
+    Bad,
+    /// Nothing is wrong, and nothing serves.
+    Idle,
+}
+
+impl Mood {
+    fn of(state: &str) -> Self {
+        match state {
+            "ok" | "live" | "in-sync" | "optimized" => Self::Well,
+            "down" | "failed" | "absent" | "unusable" | "missing" | "unknown" => Self::Bad,
+            "removed" | "" => Self::Idle,
+            _ => Self::Warning,
+        }
+    }
+
+    fn ink(self) -> Ink {
+        match self {
+            Self::Well => Ink::Good,
+            Self::Warning => Ink::Warning,
+            Self::Bad => Ink::Bad,
+            Self::Idle => Ink::Dim,
+        }
+    }
+}
+
+/// A state in its colour, where there is colour.
+fn painted(state: &str) -> String {
+    Style::of_stdout().paint(Mood::of(state).ink(), state)
+}
+
+/// A paragraph that begins with a state, in its colour: that takes no columns.
+fn state_paragraph(text: &mut String, state: &str, facts: &[String]) -> Result {
+    let mut plain = String::new();
+    paragraph(&mut plain, "", &facts.join(", "))?;
+    text.push_str(&plain.replacen(state, &painted(state), 1));
+    Ok(())
 }
 
 /// I/O that waits now.

@@ -1,9 +1,9 @@
 //! A mirror's legs, for people.
-use super::paragraph;
-use crate::output::Style;
+use super::figures::{self, Figures, time};
+use super::{paragraph, state_paragraph};
 use crate::run::client::{all_policies, values_of};
-use crate::table::Table;
-use crate::units::{format_bytes, format_count, short_bytes, short_count};
+use crate::run::latency;
+use crate::units::{format_bytes, format_count};
 use policy::Policy;
 use serde_json::Value;
 use std::fmt::{Result, Write};
@@ -13,7 +13,7 @@ use terminal::answer::{items, number, word};
 ///
 /// # Errors
 /// Those of `text`.
-pub(super) fn show(text: &mut String, mirror: &Value) -> Result {
+pub(super) fn show(text: &mut String, mirror: &Value, elapsed_ns: Option<u64>) -> Result {
     if let Some(why) = mirror["why"].as_str() {
         paragraph(text, "", why)?;
     }
@@ -29,24 +29,29 @@ pub(super) fn show(text: &mut String, mirror: &Value) -> Result {
     for leg in items(&mirror["legs"]) {
         show_leg(text, leg)?;
     }
+    let per = if elapsed_ns.is_some() { "/s" } else { "" };
+    let [reads, writes, bytes] = ["reads", "writes", "bytes"].map(|it| format!("{it}{per}"));
     let headings = [
-        "leg", "reads", "bytes", "writes", "bytes", "failed", "repaired",
+        "leg", &reads, &bytes, "p99", &writes, &bytes, "p99", "failed", "repaired",
     ];
-    let mut table = Table::new(1, &headings);
+    let mut table = Figures::new(&headings);
     for leg in items(&mirror["legs"]) {
-        let count = |key: &str| short_count(number(&leg[key]));
-        let bytes = |key: &str| short_bytes(number(&leg[key]));
-        table.row(vec![
-            format!("   {}", slot(leg)),
-            count("reads"),
+        let count = |key: &str, elapsed_ns| figures::count(&leg[key], elapsed_ns);
+        let bytes = |key: &str| figures::bytes(&leg[key], elapsed_ns);
+        let p99 = |group: &str| time(latency::of_json(&leg["latency"][group]).quantile_ns(990));
+        let cells = vec![
+            count("reads", elapsed_ns),
             bytes("bytes_read"),
-            count("writes"),
+            p99("read"),
+            count("writes", elapsed_ns),
             bytes("bytes_written"),
-            count("errors"),
-            count("repaired"),
-        ]);
+            p99("write"),
+            count("errors", None),
+            count("repaired", None),
+        ];
+        table.row(format!("   {}", slot(leg)), cells);
     }
-    text.push_str(&table.render(Style::of_stdout(), |_| String::new()));
+    text.push_str(&table.render());
     for leg in items(&mirror["legs"]) {
         let rescued = number(&leg["rescued"]);
         if rescued > 0 {
@@ -132,5 +137,5 @@ fn show_leg(text: &mut String, leg: &Value) -> Result {
     }
     facts.extend(leg["volume"].as_str().map(|name| format!("paths: {name}")));
     facts.extend(leg["why"].as_str().map(str::to_owned));
-    paragraph(text, "", &facts.join(", "))
+    state_paragraph(text, word(&leg["state"]), &facts)
 }

@@ -6,27 +6,41 @@ fn volume() -> Value {
         "weight": 100, "smoothed_ns": 29_995_000, "score": 123_456_789, "selections": 999_949,
         "samples": 18_446_744, "ignored": 1000,
     });
+    let latency = json!({
+        "read": {"sum_ns": 6_000_000, "buckets": [[1_048_576, 90], [33_554_432, 10]]},
+    });
+    let client = json!({
+        "client": "process 4711 of user 1000", "core": 1, "connections": 1,
+        "for_ns": 7_000_000_000_000_u64, "requests": 1_234_567,
+        "bytes_read": 1_048_576, "bytes_written": 0, "inflight": 8, "errors": 0,
+    });
+    let probation = json!({
+        "why": "errors", "for_ns": 2_000_000_000_u64,
+        "relapse_left_ns": 60_000_000_000_u64, "cores": 2, "times": 3,
+        "probes_good": 4, "probes_bad": 5, "error_share": 0.02,
+    });
+    let path = json!({
+        "path": 7, "uri": "nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target",
+        "state": "connecting", "hindrance": "can't connect: connection refused",
+        "ana_state": "non-optimized", "cntlid": 65_519,
+        "live_ns": null, "connects": 3, "losses": 2,
+        "errors_by_class": {"path": 9, "timeout": 3},
+        "latency": latency,
+        "groups": {"read": group, "write": group, "other": group},
+        "inflight": 1024, "inflight_age_ns": 9_200_000_000_u64,
+        "reads": 123_456_789, "writes": 1, "others": 0,
+        "bytes_read": 1_099_511_627_775_u64, "bytes_written": 4096, "errors": 12,
+        "waited_full": 3, "timed_out": 2, "aborted": 1, "copies": 5,
+        "probation": probation,
+    });
     json!({
         "name": "v0", "state": "degraded", "policy": "weighted-latency", "ewma_shift": 3,
         "weight_timeout_ns": 15_000_000_000_u64, "hedge": "auto", "hedging": false,
-        "paths": [{
-            "path": 7, "uri": "nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target",
-            "state": "connecting", "hindrance": "can't connect: connection refused",
-            "ana_state": "non-optimized", "cntlid": 65_519,
-            "groups": {"read": group, "write": group, "other": group},
-            "inflight": 1024, "inflight_age_ns": 9_200_000_000_u64,
-            "reads": 123_456_789, "writes": 1, "others": 0,
-            "bytes_read": 1_099_511_627_775_u64, "bytes_written": 4096, "errors": 12,
-            "waited_full": 3, "timed_out": 2, "aborted": 1, "copies": 5,
-            "probation": {
-                "why": "errors", "for_ns": 2_000_000_000_u64,
-                "relapse_left_ns": 60_000_000_000_u64, "cores": 2, "times": 3,
-                "probes_good": 4, "probes_bad": 5, "error_share": 0.02,
-            },
-        }],
+        "paths": [path],
         "exports": [{
             "uri": "nbd+unix:///?socket=/run/braid/v0.sock", "read_only": true, "clients": 1,
             "requests": 1_234_567, "errors": 0, "waited_buffer": 2, "merged": 7,
+            "connected": [client],
         }],
         "waiting": {
             "held": 3, "held_age_ns": 4_200_000_000_u64, "held_reason": "bound",
@@ -48,20 +62,24 @@ v0: degraded, weighted-latency
      knobs: ewma_shift 3, weight_timeout 15.0 s, hedge auto (off: the policy
             does not predict)
   7  nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target
-     connecting, non-optimized, controller 65519, 1,024 in flight (the oldest
-     for 9.20 s), 12 failed, 3 waited for room, 2 timed out, 1 aborted, 5 second
-     copies
+     connecting, non-optimized, controller 65519, lost 2 times, 1,024 in flight
+     (the oldest for 9.20 s), 12 failed (path 9, timeout 3), 3 waited for room,
+     2 timed out, 1 aborted, 5 second copies
      unused: can't connect: connection refused
      probation: for errors, since 2.00 s, on 2 cores, 60.0 s more at least, for
                 what relapses cost, 3 so far, 4 good probes, 5 bad probes, 2.00
                 % of its I/O failed
-           I/Os     bytes  chosen  weight  smoothed  score  samples  ignored
-   read   123 M  1.00 TiB  1.00 M     100   30.0 ms  123 M   18.4 M     1000
-   write      1  4.00 KiB  1.00 M     100   30.0 ms  123 M   18.4 M     1000
-   other      0         -  1.00 M     100   30.0 ms  123 M   18.4 M     1000
+           I/Os     bytes     mean     p50      p99
+   read   123 M  1.00 TiB  60.0 µs  990 µs  33.1 ms
+   write      1  4.00 KiB        -       -        -
+   policy  chosen  weight  smoothed  score  samples  ignored
+   read    1.00 M     100   30.0 ms  123 M   18.4 M     1000
+   write   1.00 M     100   30.0 ms  123 M   18.4 M     1000
+   other   1.00 M     100   30.0 ms  123 M   18.4 M     1000
   nbd+unix:///?socket=/run/braid/v0.sock (read-only)
-     1 client, 1,234,567 requests, 0 errors, 2 waited for memory, 7 with parts
-     of blocks
+     1 client, 1,234,567 requests, 2 waited for memory, 7 with parts of blocks
+     process 4711 of user 1000: for 116 min, 1,234,567 requests, 1.00 MiB read,
+     8 in flight
      waiting: 3 writes held, the oldest for 4.20 s: the lost controller may yet
               execute it, for 10.8 s more at most; 1 write behind an overlapping
               one; 2 I/Os for a usable path, the oldest for 1.00 ms; 4 I/Os for
@@ -197,7 +215,7 @@ fn t09_that_a_mirror_holds_changes_is_shown_and_for_how_long() {
             "held_ns": held_ns, "unalike": 0, "legs": [],
         });
         let mut text = String::new();
-        legs::show(&mut text, &mirror).unwrap();
+        legs::show(&mut text, &mirror, None).unwrap();
         text
     };
     let text = shown(json!(11_500_000_000_u64));
@@ -225,9 +243,9 @@ fn names(value: &Value) -> Vec<&str> {
 
 #[test]
 fn one_volume_is_kept_with_its_legs_alone() {
-    let kept = |name| {
+    let kept = |name: &str| {
         let mut value = two_volumes();
-        keep_only(&mut value, name).unwrap();
+        keep_only(&mut value, &[name.to_owned()]).unwrap();
         assert_eq!(value["discovery"], json!([]));
         names(&value).join(" ")
     };
@@ -235,15 +253,51 @@ fn one_volume_is_kept_with_its_legs_alone() {
     assert_eq!(kept("m0"), "m0/a m0");
     assert_eq!(kept("m0/a"), "m0/a");
     assert_eq!(kept("m0/0"), "m0/a");
+    let mut value = two_volumes();
+    keep_only(&mut value, &["m0/0".to_owned(), "v0".to_owned()]).unwrap();
+    assert_eq!(names(&value).join(" "), "v0 m0/a");
 }
 
 #[test]
 fn unknown_volume_is_named_with_all_others() {
     let mut value = two_volumes();
-    let why = keep_only(&mut value, "v1").unwrap_err();
+    let why = keep_only(&mut value, &["v1".to_owned()]).unwrap_err();
     assert_eq!(why, "there is no volume \"v1\", only v0, m0/a, m0");
     assert_eq!(value, two_volumes());
-    assert!(keep_only(&mut value, "m0/1").is_err());
-    let why = keep_only(&mut json!({"volumes": []}), "v1").unwrap_err();
+    assert!(keep_only(&mut value, &["m0/1".to_owned()]).is_err());
+    let why = keep_only(&mut json!({"volumes": []}), &["v1".to_owned()]).unwrap_err();
     assert_eq!(why, "there is no volume \"v1\", nor any other");
+}
+
+/// Of an interval: per second, and nothing that is 0.
+#[test]
+fn interval_is_shown_per_second() {
+    let mut of = json!({"volumes": [volume()], "uptime_ns": 200_000_000_000_u64});
+    of["elapsed_ns"] = 2_000_000_000_u64.into();
+    for group in ["read", "write", "other"] {
+        of["volumes"][0]["paths"][0]["groups"][group] = json!({"weight": 0, "selections": 9});
+    }
+    let mut text = String::new();
+    show(&mut text, &of).unwrap();
+    let head = "engine: up for 3 min; figures of the last 2.00 s\nv0: degraded";
+    assert!(text.starts_with(head), "{text}");
+    let table = "         I/Os/s     bytes/s     mean     p50      p99\n   \
+                 read   61.7 M  512 GiB  60.0 µs  990 µs  33.1 ms\n   \
+                 write    0.50  2.00 KiB        -       -        -\n  nbd";
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words(&text).contains(&words(table)), "{text}");
+}
+
+#[test]
+fn times_are_said_in_one_unit() {
+    let s = 1_000_000_000;
+    for (ns, said) in [
+        (0, "0 s"),
+        (119 * s, "119 s"),
+        (120 * s, "2 min"),
+        (7200 * s, "2 h"),
+        (48 * 3600 * s, "2 days"),
+    ] {
+        assert_eq!(lasting(ns), said);
+    }
 }

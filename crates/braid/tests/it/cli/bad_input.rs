@@ -58,6 +58,9 @@ fn words_that_mean_nothing() {
             &["round-robin:513", "multiple of 512"],
         ),
         ("bench mem:1m --policy numa:1", &["takes no value"]),
+        ("stat --interval 1ms", &["1ms", "100ms to 24h"]),
+        ("stat --interval soon", &["soon"]),
+        ("stat --count 0", &["0 is not in"]),
         (
             "bench mem:1m --policy devid:2",
             &["devid:2", "no such path", "1 to 1"],

@@ -31,6 +31,16 @@ fn json(directory: &Path, name: &str, words: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// Text of a verb for people.
+fn shown(directory: &Path, name: &str, words: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    command.args(words).arg("--socket");
+    let output = command.arg(directory.join(format!("{name}.ctl"))).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// A volume with this path and these exports.
 fn volume(name: &str, path: &str, exports: &[String]) -> String {
     let exports = exports
@@ -130,6 +140,23 @@ fn stat_shows_clients_and_latencies() {
         counts.map(|it| host[it].as_u64()),
         [5, 8192, 12288, 0, 0].map(Some),
         "{host:#}"
+    );
+    drop(client);
+    let shown = shown(
+        directory,
+        "b",
+        &["stat", "b0", "--interval", "100ms", "--count", "2"],
+    );
+    let heads = shown
+        .lines()
+        .filter(|it| it.starts_with("engine: up for ") && it.contains("figures of the last "));
+    assert_eq!(heads.count(), 2, "{shown}");
+    assert!(!shown.contains("I/Os/s"), "there was none: {shown}");
+    assert!(
+        shown
+            .lines()
+            .all(|line| line.chars().count() <= 80 || line.contains("://")),
+        "{shown}"
     );
 }
 
