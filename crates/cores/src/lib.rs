@@ -105,7 +105,7 @@ pub enum RunEvent {
     NoPath(u16),
     /// A path has another state than when this was said last, and why.
     Path(PathChange),
-    /// An NBD client has come or gone.
+    /// A client has come or gone.
     Client(ClientChange),
     /// See [`ExportEvent::Error`].
     Error(Box<ClientError>),
@@ -166,13 +166,20 @@ pub struct PathChange {
     pub reason: Option<String>,
 }
 
-/// An NBD client that has come, or gone.
+/// Place to which a client has connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientOf {
+    /// Volume index, and number of its export over NBD.
+    Nbd(u16, u32),
+    /// An address for hosts over NVMe/TCP, in words.
+    Nvme(Arc<str>),
+}
+
+/// An NBD client, or a connection of an NVMe/TCP host, that has come or gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientChange {
-    /// Volume index.
-    pub volume: u16,
-    /// Number of its export.
-    pub export: u32,
+    /// Its export.
+    pub of: ClientOf,
     /// Its address, or its process and user.
     pub name: Arc<str>,
     /// How long it was connected; `None`: it has come.

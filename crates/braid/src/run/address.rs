@@ -5,7 +5,7 @@
 //! A Unix socket is private (0600) unless its export says more, and taken over only if nobody
 //! answers on it. TCP is loopback unless the address says otherwise.
 use super::admission::{Admitted, Guard, Peer, Reach, Refusals};
-use super::seats::Seats;
+use super::seats::{Client, Seats};
 use crate::control::access::Access;
 use crate::control::socket::PrivateSocket;
 use crate::log;
@@ -19,11 +19,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cores::{RunControl, Sender};
+use cores::{RunControl, RunEvent, Sender};
 use engine::export::{ExportControl, Reader};
 
 /// Pause when a client couldn't be accepted: out of descriptors, most likely, which come back.
@@ -196,7 +196,7 @@ pub enum Towards {
     /// They are disconnected; why, is logged now and then.
     Nobody(Option<String>),
     /// They are hosts at a port of an NVMe/TCP server, on this core.
-    Listener(u32, Sender),
+    Listener(u32, Sender, mpsc::Sender<RunEvent>),
     /// They are NBD clients of an export, each on a core of its own.
     Export(u32, Arc<Seats>),
 }
@@ -271,7 +271,7 @@ impl Accepting {
         let listener = bound.listener().context("cannot share a listener")?;
         rustix::io::ioctl_fionbio(&listener, true).context("cannot share a listener")?;
         let unix = matches!(bound, Bound::Unix(_));
-        let name = bound.export(&target);
+        let name: Arc<str> = bound.export(&target).into();
         let door = Arc::new(Mutex::new(Door { to: target, guard }));
         let (inner, connected) = (Arc::clone(&door), Arc::clone(&clients));
         let accept = move || {
@@ -313,7 +313,11 @@ impl Accepting {
                 };
                 let is_there = match &door.to {
                     // Of a host over NVMe/TCP its NQN says who it is.
-                    Towards::Listener(number, to) => to.adopt(*number, socket, None),
+                    Towards::Listener(number, to, events) => {
+                        let from = reader(&socket, unix).name;
+                        let kept: Kept = Box::new(Client::host(&name, &from, events));
+                        to.adopt(*number, socket, Some(kept))
+                    }
                     Towards::Export(number, seats) => {
                         let (to, seat) = seats.take();
                         let client = connected.add(peer, admitted);

@@ -258,6 +258,11 @@ impl Senders {
         Arc::clone(all.entry(volume).or_insert_with(new))
     }
 
+    /// For clients that come and go.
+    pub fn events(&self) -> mpsc::Sender<RunEvent> {
+        self.cores.events().clone()
+    }
+
     /// A volume has left: its number may be another's.
     pub fn forget_seats(&self, volume: u16) {
         let mut all = self.seats.lock().unwrap_or_else(PoisonError::into_inner);

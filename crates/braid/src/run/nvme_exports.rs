@@ -603,7 +603,10 @@ impl Service {
                 let listener = listener_of(serving.place, number);
                 port.accepting.set_target(match &early {
                     Some(why) => Towards::Nobody(Some(why.clone())),
-                    None => Towards::Listener(listener, self.senders.core(serving.core).clone()),
+                    None => {
+                        let core = self.senders.core(serving.core).clone();
+                        Towards::Listener(listener, core, self.senders.events())
+                    }
                 });
             }
         }

@@ -10,11 +10,11 @@
 //! Cores never wait here: they only take a client off, by an atomic counter. Threads that accept
 //! clients of one volume choose one after the other.
 use super::cores::Homes;
-use cores::{ClientChange, RunEvent, Sender};
+use cores::{ClientChange, ClientOf, RunEvent, Sender};
 use engine::mirror::MIRRORS_FROM;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The cores, and their clients of all volumes.
 pub struct CoreSeats {
@@ -51,44 +51,57 @@ pub struct Seat {
     core: usize,
 }
 
-/// A client in its seat. Dropped, which its core does, it is gone, and that is told.
+/// A client that is connected. Dropped, which its core does, it is gone, and that is told.
 pub struct Client {
-    seat: Seat,
-    export: u32,
+    /// `None`: of a host over NVMe/TCP, whose core is that of its subsystem.
+    _seat: Option<Seat>,
+    of: ClientOf,
     name: Arc<str>,
     since: Instant,
+    events: mpsc::Sender<RunEvent>,
 }
 
 impl Seat {
     /// A client of an export, which has this name, takes it.
     pub fn taken_by(self, export: u32, name: &str) -> Client {
-        let client = Client {
-            seat: self,
-            export,
-            name: name.into(),
-            since: Instant::now(),
-        };
-        client.tell(false);
-        client
+        let of = ClientOf::Nbd(self.seats.volume, export);
+        let events = self.seats.cores.events.clone();
+        Client::new(Some(self), of, name, events)
     }
 }
 
 impl Client {
-    fn tell(&self, is_gone: bool) {
+    fn new(seat: Option<Seat>, of: ClientOf, name: &str, events: mpsc::Sender<RunEvent>) -> Self {
+        let client = Self {
+            _seat: seat,
+            of,
+            name: name.into(),
+            since: Instant::now(),
+            events,
+        };
+        client.tell(None);
+        client
+    }
+
+    /// A connection of a host from the address `name` to the export `to`.
+    pub fn host(to: &Arc<str>, name: &str, events: &mpsc::Sender<RunEvent>) -> Self {
+        Self::new(None, ClientOf::Nvme(Arc::clone(to)), name, events.clone())
+    }
+
+    fn tell(&self, lasted: Option<Duration>) {
         let change = ClientChange {
-            volume: self.seat.seats.volume,
-            export: self.export,
+            of: self.of.clone(),
             name: Arc::clone(&self.name),
-            lasted: is_gone.then(|| self.since.elapsed()),
+            lasted,
         };
         // Nobody is told any more once the engine ends.
-        let _ = self.seat.seats.cores.events.send(RunEvent::Client(change));
+        let _ = self.events.send(RunEvent::Client(change));
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.tell(true);
+        self.tell(Some(self.since.elapsed()));
     }
 }
 
@@ -107,6 +120,13 @@ impl CoreSeats {
             homes,
             clients_max: clients_max.into(),
         }
+    }
+}
+
+impl CoreSeats {
+    /// Told who comes and goes.
+    pub fn events(&self) -> &mpsc::Sender<RunEvent> {
+        &self.events
     }
 }
 
@@ -209,7 +229,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let came = told();
-        assert_eq!((came.volume, came.export, came.lasted), (3, 7, None));
+        assert_eq!((came.of, came.lasted), (ClientOf::Nbd(3, 7), None));
         drop(client);
         let went = told();
         assert!(&*went.name == "10.0.0.9:1" && went.lasted.is_some());

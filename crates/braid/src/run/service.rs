@@ -44,7 +44,7 @@ use crate::ends::Known as KnownEnd;
 use crate::log;
 use crate::output;
 use crate::units::{format_bytes, format_ns};
-use cores::{ClientChange, PathChange};
+use cores::{ClientChange, ClientOf, PathChange};
 use engine::alarms::Subject;
 use engine::export::ExportControl;
 use engine::host::VolumeInfo;
@@ -531,25 +531,33 @@ impl Service {
         self.events.emit(event);
     }
 
-    /// An NBD client has come or gone.
+    /// A client has come or gone.
     pub fn client_changed(&self, change: &ClientChange) {
-        let (name, export) = {
-            let state = self.state();
-            let it = state.volumes.get(change.volume);
-            let export = state.exports.get(change.export as usize);
-            let export = export.and_then(|it| Some(it.as_ref()?.uri.clone()));
-            (it.map(|it| it.of.name.clone()), export.unwrap_or_default())
+        let (volume, export) = match &change.of {
+            ClientOf::Nvme(export) => (None, export.to_string()),
+            ClientOf::Nbd(volume, export) => {
+                let state = self.state();
+                let it = state.volumes.get(*volume).map(|it| it.of.name.clone());
+                let export = state.exports.get(*export as usize);
+                let export = export.and_then(|it| Some(it.as_ref()?.uri.clone()));
+                (
+                    it,
+                    export.unwrap_or_else(|| "an export that has left".to_owned()),
+                )
+            }
         };
-        let name = name.unwrap_or_else(|| "a volume that has left".to_owned());
+        let lead = volume
+            .as_ref()
+            .map_or(String::new(), |it| format!("{it}: "));
         let who = &change.name;
         let (line, event) = match change.lasted {
             None => {
-                let line = format!("{name}: client {who} has connected to {export}");
-                (line, Event::new(Kind::Client, "connected"))
+                let line = format!("{lead}client {who} has connected to {export}");
+                (line, Event::new(Kind::Client, "connected").reason(&export))
             }
             Some(lasted) => {
                 let lasted = format!("after {}", format_ns(lasted.as_nanos() as f64));
-                let line = format!("{name}: client {who} is gone, {lasted}");
+                let line = format!("{lead}client {who} of {export} is gone, {lasted}");
                 let event = Event::new(Kind::Client, "gone")
                     .from("connected")
                     .reason(lasted);
@@ -557,8 +565,17 @@ impl Service {
             }
         };
         // A client that connects all the time must not drive out what else there is.
-        if log::seldom("clients", &name, Level::INFO, line) {
-            self.events.emit(event.volume(name).client(&**who));
+        if log::seldom(
+            "clients",
+            volume.as_ref().unwrap_or(&export),
+            Level::INFO,
+            line,
+        ) {
+            let event = event.client(&**who);
+            self.events.emit(match volume {
+                Some(name) => event.volume(name),
+                None => event,
+            });
         }
     }
 
