@@ -75,8 +75,8 @@ pub struct Limits {
     pub flaps: u8,
     /// Within so long, ns. 10 minutes: longer than any series of attempts to connect.
     pub flap_window_ns: u64,
-    /// Time for the answer to a Keep Alive, ns. 500 ms, a tenth of the usual timeout: the controller
-    /// is lost at half of it.
+    /// Time for the answer to a Keep Alive, ns. 500 ms, a tenth of the usual timeout: the
+    /// controller is lost at half of it.
     pub keep_alive_ns: u64,
 }
 
@@ -92,7 +92,7 @@ impl Default for Limits {
     }
 }
 
-/// What a core measured of one path since it reported last.
+/// Measures of one path by one core, since its last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathWindow {
     /// Of reads and writes that ended well, probes among them.
@@ -312,7 +312,7 @@ impl Answers {
     }
 }
 
-/// What becomes of a condition in a round.
+/// Effect of a round on a condition.
 enum Verdict {
     Holds(Why),
     Ends,

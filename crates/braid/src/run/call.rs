@@ -336,6 +336,7 @@ impl EngineCall {
             | Self::Stat(_)
             | Self::Events(_)
             | Self::Check(_)
+            | Self::MaintenanceList(_)
             | Self::Explain(_)
             | Self::PolicyList(_)
             | Self::Diff(_)

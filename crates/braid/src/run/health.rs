@@ -459,7 +459,7 @@ mod tests {
         for (why, want) in [
             (
                 slow(Some(1_100_000)),
-                "p90 of reads is 104 ms, was 900 µs; other paths 1.1 ms",
+                "p90 of reads is 104 ms, was 900 µs; other paths 1.10 ms",
             ),
             (slow(None), "p90 of reads is 104 ms, was 900 µs"),
             (

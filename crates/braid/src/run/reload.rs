@@ -454,9 +454,12 @@ impl<'a> Reload<'a> {
             service.log.apply_level(self.new.log_level);
             self.said.push("changed log_level".to_owned());
         }
+        if state.configured.alarms != self.new.alarms {
+            let limits = self.new.alarms.limits(self.new.kato_ms());
+            service.health.set_limits(limits);
+            self.said.push("changed [alarms]".to_owned());
+        }
         state.configured = self.new.clone();
-        let limits = self.new.alarms.limits(self.new.kato_ms());
-        service.health.set_limits(limits);
         drop(state);
         service.programs.wake();
         freeze::step("before", &"records of the new configuration");

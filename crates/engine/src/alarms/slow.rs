@@ -128,7 +128,7 @@ pub struct Series {
     why: Option<Why>,
 }
 
-/// What was learnt of a series.
+/// Usual level of a series, as learnt.
 #[derive(Debug, Default)]
 struct Usual {
     rounds: u32,
@@ -270,7 +270,7 @@ impl Series {
             let lasts = self.streak.add(false, now_ns);
             self.is_slow &= lasts.is_none_or(|ns| ns < WELL_NS);
         }
-        // What may be an alarm is not learnt.
+        // A level that may be an alarm is not learnt.
         if !exceeds && !self.is_slow {
             self.usual.learn(growth.now_ns, growth.rate.0);
         }

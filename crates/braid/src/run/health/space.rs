@@ -7,6 +7,7 @@
 //!
 //! [`AlarmKeys::space`]: crate::run::config::AlarmKeys::space
 use crate::log;
+use crate::run::events::{Event, Kind};
 use crate::run::limited::Limit;
 use crate::run::service::{Service, State};
 use crate::units::format_bytes;
@@ -98,8 +99,9 @@ impl Space {
         self.hang.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compares what was found with what was known. Returns a line for each that begins or ends.
-    fn judge(&self, found: &[(PathBuf, Usage)], limit: u64) -> Vec<String> {
+    /// Compares what was found with what was known. Returns a line for each that begins (`true`)
+    /// or ends.
+    fn judge(&self, found: &[(PathBuf, Usage)], limit: u64) -> Vec<(bool, String)> {
         let mut by_device: BTreeMap<u64, (Usage, Vec<PathBuf>)> = BTreeMap::new();
         for (file, usage) in found {
             let of = by_device.entry(usage.device);
@@ -117,21 +119,18 @@ impl Space {
                     let (usage, files) = (*usage, files.clone());
                     full.insert(device, Full { usage, files, ..it });
                 }
-                Some((usage, _)) => lines.push(format!(
-                    "the file system of {} is no longer full: {}",
-                    it.files[0].display(),
-                    usage.words()
-                )),
+                Some((usage, _)) => {
+                    let (file, words) = (it.files[0].display(), usage.words());
+                    let line = format!("the file system of {file} is no longer full: {words}");
+                    lines.push((false, line));
+                }
                 None => {} // nothing of it is used any more
             }
         }
         for (device, (usage, files)) in by_device {
             if usage.is_full(false, limit) && !full.contains_key(&device) {
-                lines.push(format!(
-                    "the file system of {} fills: {}",
-                    files[0].display(),
-                    usage.words()
-                ));
+                let (file, words) = (files[0].display(), usage.words());
+                lines.push((true, format!("the file system of {file} fills: {words}")));
                 let since = Instant::now();
                 full.insert(
                     device,
@@ -232,8 +231,20 @@ impl Service {
                 found.push((file, usage));
             }
         }
-        let lines = self.health.space.judge(&found, limit);
-        lines.into_iter().for_each(log::warn);
+        for (begins, line) in self.health.space.judge(&found, limit) {
+            let (from, to) = if begins {
+                ("ok", "full")
+            } else {
+                ("full", "ok")
+            };
+            let event = Event::new(Kind::Health, to).from(from);
+            self.events.emit(event.reason(&line));
+            self.watch.look();
+            match begins {
+                true => log::warn(line),
+                false => log::say(line),
+            }
+        }
     }
 }
 
@@ -256,10 +267,10 @@ mod tests {
         };
         assert_eq!(ask(949, 950), (vec![], false));
         let begun = "the file system of /srv/a fills: 95.0 % full, 1 GiB left";
-        assert_eq!(ask(950, 950), (vec![begun.to_owned()], true));
+        assert_eq!(ask(950, 950), (vec![(true, begun.to_owned())], true));
         assert_eq!(ask(931, 950), (vec![], true));
         let ended = "the file system of /srv/a is no longer full: 92.9 % full, 1 GiB left";
-        assert_eq!(ask(929, 950), (vec![ended.to_owned()], false));
+        assert_eq!(ask(929, 950), (vec![(false, ended.to_owned())], false));
         assert_eq!(ask(1000, 0), (vec![], false));
     }
 }

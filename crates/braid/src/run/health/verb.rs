@@ -2,12 +2,11 @@
 use super::maintenance::{NOTE_MAX, Target, line};
 use crate::control::call::Nothing;
 use crate::control::rpc::ControlError;
-use crate::log;
 use crate::run::call::EngineCall;
 use crate::run::client::Common;
 use crate::run::mirrors::orders;
 use crate::run::service::Service;
-use crate::units::{format_ns, parse_duration};
+use crate::units::parse_duration;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -178,18 +177,9 @@ impl Service {
         let of = self.maintained(&params)?;
         let time = params.for_ns.map(Duration::from_nanos);
         let words = of.words();
-        let begun = self.health.maintenance.begin(of, time, note.clone());
+        let begun = self.health.maintenance.begin(of, time, note);
         let mut shown = begun.map_err(|error| ControlError::refused(format!("{error:#}")))?;
         self.health.wake();
-        let time = params
-            .for_ns
-            .map(|ns| format!(" for {}", format_ns(ns as f64)));
-        let note = note.map(|note| format!(": {note}"));
-        log::say(format!(
-            "{words}: under maintenance{}{}",
-            time.unwrap_or_default(),
-            note.unwrap_or_default()
-        ));
         shown["of"] = words.into();
         Ok(shown)
     }
@@ -198,7 +188,6 @@ impl Service {
     pub fn maintenance_off(&self, params: &MaintenanceParams) -> Result<Value, ControlError> {
         let of = self.maintained(params)?;
         self.health.maintenance.end(&of)?;
-        log::say(format!("{}: maintenance is over", of.words()));
         Ok(json!({"of": of.words()}))
     }
 

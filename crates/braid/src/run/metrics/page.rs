@@ -43,6 +43,8 @@ enum Of {
     Values(&'static str, &'static [(&'static str, &'static str)]),
     /// Which of these states it has: 1, the others 0.
     State(&'static str, &'static [&'static str]),
+    /// Which alarms it has: 1, the others 0.
+    Alarms,
     /// Texts as labels.
     Texts(&'static [(&'static str, &'static str)]),
 }
@@ -69,6 +71,7 @@ const PATH: [&str; 8] = [
     "removed",
     "absent",
 ];
+const ALARMS: [&str; 5] = ["slow", "errors", "flapping", "late-keep-alive", "full"];
 const ANA: [&str; 5] = [
     "optimized",
     "non-optimized",
@@ -96,7 +99,7 @@ macro_rules! family {
     };
 }
 
-use Of::{State, Texts, Value as Number, Values};
+use Of::{Alarms, State, Texts, Value as Number, Values};
 
 /// All of them, without `braid_` in front and without unit and `_total` behind.
 #[rustfmt::skip]
@@ -152,6 +155,8 @@ static FAMILIES: &[Family] = &[
         State("/state", &PATH)),
     family!(Gauge "path_ana_state", "ANA state of a path, if its controller reports it: 1, the \
          others 0", None, Path, State("/ana_state", &ANA)),
+    family!(Gauge "path_alarm", "Alarms of a path, as braid check has them: 1, the others 0", None,
+        Path, Alarms),
     family!(Counter "path_operations", "I/Os given to a path", None, Path,
         Values("op", &[("read", "/reads"), ("write", "/writes"), ("other", "/others")])),
     family!(Counter "path_transferred", "Payload of these", BYTES, Path,
@@ -296,6 +301,13 @@ impl Report {
                         }
                     }
                 }
+                Of::Alarms if object["alarms"].is_array() => {
+                    for it in ALARMS {
+                        let holds = items(&object["alarms"]).any(|alarm| alarm["alarm"] == it);
+                        add(Some(("alarm", it)), f64::from(holds));
+                    }
+                }
+                Of::Alarms => {}
                 Of::Texts(all) => {
                     let texts = all
                         .iter()
@@ -378,7 +390,8 @@ mod tests {
     fn page_has_base_units_and_one_sample_per_labels() {
         let path = |name: &str| {
             json!({"name": name, "state": "live", "reads": 3, "bytes_read": 12288,
-                "inflight_age_ns": 1_500_000, "ana_state": null})
+                "inflight_age_ns": 1_500_000, "ana_state": null,
+                "alarms": [{"alarm": "slow"}]})
         };
         let report = json!({
             "engine": {"version": "1", "uptime_ns": 2_000_000_000_u64},
@@ -394,6 +407,8 @@ mod tests {
             "braid_build_info{version=\"1\"} 1",
             "braid_volume_state{volume=\"v\\\"0\",state=\"ok\"} 1.0",
             "braid_volume_state{volume=\"v\\\"0\",state=\"down\"} 0.0",
+            "braid_path_alarm{volume=\"v\\\"0\",path=\"b\",alarm=\"slow\"} 1.0",
+            "braid_path_alarm{volume=\"v\\\"0\",path=\"b\",alarm=\"errors\"} 0.0",
             "braid_path_operations_total{volume=\"v\\\"0\",path=\"b\",op=\"read\"} 3.0",
             "braid_path_transferred_bytes_total{volume=\"v\\\"0\",path=\"a\",op=\"read\"} 12288.0",
             "braid_path_in_flight_oldest_seconds{volume=\"v\\\"0\",path=\"a\"} 0.0015",
