@@ -58,7 +58,7 @@ struct Judged {
     alarms: Alarms,
     /// The last states of each path, oldest first.
     history: BTreeMap<Subject, VecDeque<Past>>,
-    /// What each path led to when it was measured last: its number may be another one's.
+    /// URI of each path when it was measured last: its number may be another one's.
     uris: BTreeMap<Subject, String>,
 }
 

@@ -331,6 +331,24 @@ impl<'a> Reload<'a> {
         }
     }
 
+    /// Applies the keys of the engine that are no volume's, no path's and no client's.
+    fn apply_engine_keys(&mut self, before: &Config) {
+        let service = self.service;
+        if before.on_event != self.new.on_event {
+            service.hook.set(&self.new.on_event);
+            self.said.push("changed on_event".to_owned());
+        }
+        if before.log_level != self.new.log_level {
+            service.log.apply_level(self.new.log_level);
+            self.said.push("changed log_level".to_owned());
+        }
+        if before.alarms != self.new.alarms {
+            let limits = self.new.alarms.limits(self.new.kato_ms());
+            service.health.set_limits(limits);
+            self.said.push("changed [alarms]".to_owned());
+        }
+    }
+
     /// Exports take clients, then what can't fail.
     fn rest(&mut self, steps: &mut Reconciler<'_>, gone: &[u16]) -> anyhow::Result<()> {
         let service = self.service;
@@ -446,19 +464,7 @@ impl<'a> Reload<'a> {
         let mut desired = now.reloaded(&state.configured, &self.new, &choices);
         keep_exports(&mut desired, &now, &self.plan);
         self.said.extend(service.set_values(&mut state, desired));
-        if state.configured.on_event != self.new.on_event {
-            service.hook.set(&self.new.on_event);
-            self.said.push("changed on_event".to_owned());
-        }
-        if state.configured.log_level != self.new.log_level {
-            service.log.apply_level(self.new.log_level);
-            self.said.push("changed log_level".to_owned());
-        }
-        if state.configured.alarms != self.new.alarms {
-            let limits = self.new.alarms.limits(self.new.kato_ms());
-            service.health.set_limits(limits);
-            self.said.push("changed [alarms]".to_owned());
-        }
+        self.apply_engine_keys(&state.configured);
         state.configured = self.new.clone();
         drop(state);
         service.programs.wake();

@@ -1,4 +1,4 @@
-//! What this core measured of its paths since it reported last, for alarms
+//! Measures of the paths of this core since its last report, for alarms
 //! ([`alarms`](crate::alarms)): differences of their counters, so an I/O costs nothing more.
 //!
 //! # Limits
@@ -70,7 +70,7 @@ fn errors(counters: &PathCounters) -> u64 {
 }
 
 impl Path {
-    /// What is not reported, which is reported by this; `None`: nothing.
+    /// Takes the measures that are not reported; `None`: there are none.
     fn window(&mut self, with_probes: bool) -> Option<PathWindow> {
         let it = &mut self.measured;
         let mut window = PathWindow::default();

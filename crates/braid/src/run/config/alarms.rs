@@ -73,7 +73,7 @@ fn keep_alive() -> u16 {
     100
 }
 
-/// What file systems commonly reserve.
+/// As much as file systems commonly leave to users.
 fn space() -> u16 {
     950
 }

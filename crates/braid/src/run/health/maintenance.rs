@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Longest note, bytes: two lines.
 pub const NOTE_MAX: usize = 160;
 
-/// What is maintained.
+/// A volume or path under maintenance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// Name of a volume; of a leg, that of its volume.

@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! A thread of its own asks, and each question has a thread that may hang (T52): it is not asked
-//! again before it has answered. A file system is full from [`AlarmKeys::space`] on, as `df` counts,
-//! until two hundredths less are used.
+//! again before it has answered. A file system is full from [`AlarmKeys::space`] on, as `df`
+//! counts, until two hundredths less are used.
 //!
 //! [`AlarmKeys::space`]: crate::run::config::AlarmKeys::space
 use crate::log;

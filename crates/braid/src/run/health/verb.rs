@@ -44,7 +44,7 @@ pub enum MaintenanceVerb {
     },
 }
 
-/// What is maintained.
+/// The volume, path or leg that is meant.
 #[derive(Clone, Debug, Args)]
 pub struct TargetArgs {
     /// Volume

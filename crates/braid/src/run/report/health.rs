@@ -104,7 +104,7 @@ impl Report<'_> {
         all.collect()
     }
 
-    /// What `check` shows of a path beside why it is not usable.
+    /// Adds to a path of `check` or `stat` its alarms and maintenance.
     pub(super) fn add_alarms(&self, volume: u16, path: usize, shown: &mut Value) {
         let (holds, ended) = self.alarms(volume, path);
         shown["alarms"] = holds.into();

@@ -119,7 +119,7 @@ fn slow_failing_and_flapping_path_is_alarmed_and_well_again() {
         return;
     };
     pair.read();
-    // What is usual has to be known.
+    // The usual latency has to be known.
     wait_until(|| {
         let output = pair.braid(&["stat", "v0", "-o", "json"], "c.sock");
         let stat: Value = serde_json::from_slice(&output.stdout).ok()?;
