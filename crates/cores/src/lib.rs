@@ -60,7 +60,7 @@ pub enum RunControl {
     AddNamespace(u32, u16),
     /// It is none any more.
     RemoveNamespace(u32),
-    /// What was measured of paths, also of those that rest?
+    /// Report measures of paths, also of those that rest.
     Measure,
     /// Why do I/Os of this volume go where they go? `None`: enough.
     Explain(u16, Option<Explain>),
@@ -75,7 +75,7 @@ pub type Explain = (Wanted, SyncSender<Told>);
 /// State of one path on core 0, and while it is lost: its wait for the next attempt.
 pub type PathStanding = (PathState, Option<ReconnectWait>);
 
-/// What a core measured of its paths since it reported last.
+/// Measures of a core's paths since it reported last.
 #[derive(Debug)]
 pub struct CoreWindow {
     /// The longest time for which the core noticed nothing, as far as is known, ns.

@@ -23,7 +23,7 @@ pub struct ClientError {
     pub volume: u16,
     /// The client's name.
     pub client: Box<str>,
-    /// What it asked for.
+    /// The operation that it asked for.
     pub op: &'static str,
     /// First byte.
     pub offset: u64,

@@ -106,7 +106,7 @@ impl LogArgs {
     }
 }
 
-/// Who reads standard error: the journal names its stream (systemd.exec(5), `JOURNAL_STREAM`).
+/// The reader of standard error: the journal names its stream (systemd.exec(5), `JOURNAL_STREAM`).
 fn form_of_stderr() -> Form {
     let stderr = io::stderr();
     let Ok(of) = rustix::fs::fstat(&stderr) else {

@@ -103,7 +103,7 @@ impl NbdAddress {
 }
 
 impl NbdAddress {
-    /// From where clients can reach it. What a name stands for may change: it is not looked up.
+    /// From where clients can reach it. A name is not looked up: its address may change.
     pub fn reach(&self) -> Reach {
         match self {
             Self::Unix(_) => Reach::Unix,

@@ -177,7 +177,7 @@ impl Reach {
     }
 }
 
-/// What `open` and `allow` are called where a socket is configured.
+/// Names of `open` and `allow` where a socket is configured.
 pub struct Keys {
     pub allow: &'static str,
     pub open: &'static str,

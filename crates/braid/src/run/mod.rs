@@ -184,25 +184,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let restored = forget::restored(&choices, &configured);
     let mut marks = Marks::new(&registry);
     marks.adopt(&registry, &config.volumes.iter().collect::<Vec<_>>())?;
-    let unclean: Vec<String> = config
-        .volumes
-        .iter()
-        .filter_map(|it| marks.in_words(it))
-        .collect();
-    let summary = notes::started(&config, restored.len(), unclean.len(), registry.directory());
-    let volatile = notes::volatile(&config, registry.directory());
-    let clients = u64::from(config.clients) * u64::from(config.cores);
-    let few = advice::of_few_files("clients", clients);
-    for line in [summary]
-        .into_iter()
-        .chain(unclean)
-        .chain(restored)
-        .chain(notes::warning(&config))
-        .chain(volatile)
-        .chain(few)
-    {
-        log::say(line);
-    }
+    say_start(&config, &marks, restored, registry.directory());
     for volume in &mut desired.volumes {
         discovery::remember(&marks, volume);
     }
@@ -235,14 +217,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let service = Arc::new(Service::new(start, identity, kept, cores.senders()));
     let keeper = Keeper::start(&service)?;
     service.watch_programs()?;
-    service
-        .events
-        .emit(Event::new(Kind::Engine, "running").from("starting"));
-    service.hook.set(&config.on_event);
-    Hook::start(&service).context("cannot start a thread")?;
-    Watch::start(&service).context("cannot start a thread")?;
-    service.watch_health()?;
-    service.watch_space()?;
+    watch(&service, &config)?;
     service.put_aside();
     service.refuse_early_clients();
     service.accept_names(&args.accept);
@@ -280,6 +255,40 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     service.registry().end();
     drop(socket);
     ended.and(cleared)
+}
+
+/// Starts the threads that see changes and tell of them.
+///
+/// # Errors
+/// No thread is left.
+fn watch(service: &Arc<Service>, config: &Config) -> anyhow::Result<()> {
+    let running = Event::new(Kind::Engine, "running").from("starting");
+    service.events.emit(running);
+    service.hook.set(&config.on_event);
+    Hook::start(service).context("cannot start a thread")?;
+    Watch::start(service).context("cannot start a thread")?;
+    service.watch_health()?;
+    service.watch_space()
+}
+
+/// Logs what is known at a start.
+fn say_start(config: &Config, marks: &Marks, restored: Vec<String>, state: &Path) {
+    let volumes = config.volumes.iter();
+    let unclean: Vec<String> = volumes.filter_map(|it| marks.in_words(it)).collect();
+    let summary = notes::started(config, restored.len(), unclean.len(), state);
+    let volatile = notes::volatile(config, state);
+    let clients = u64::from(config.clients) * u64::from(config.cores);
+    let few = advice::of_few_files("clients", clients);
+    for line in [summary]
+        .into_iter()
+        .chain(unclean)
+        .chain(restored)
+        .chain(notes::warning(config))
+        .chain(volatile)
+        .chain(few)
+    {
+        log::say(line);
+    }
 }
 
 /// Volumes that have another name than when an engine of this control socket kept their records.

@@ -406,16 +406,7 @@ impl<'a> Reload<'a> {
             let uri = uri.unwrap_or_default();
             match change {
                 Change::SetExport(_, before, after) => {
-                    let gone = if before.read_only != after.read_only {
-                        service.renew_export(&state, at);
-                        0
-                    } else {
-                        service.dismiss_clients(&state, at)
-                    };
-                    let gone = match gone {
-                        0 => String::new(),
-                        count => format!(" (its rules disconnect {count} of its clients)"),
-                    };
+                    let gone = changed_clients(service, &state, at, (before, after));
                     changed.push(format!("changed {uri}{gone}"));
                 }
                 Change::MoveExport(from, to, _) => {
@@ -476,6 +467,23 @@ impl<'a> Reload<'a> {
         service.keep_opened(&opened);
         freeze::step("after", &"records of the new configuration");
         Ok(())
+    }
+}
+
+/// Treats the clients of an export by its new keys; in words.
+fn changed_clients(
+    service: &Service,
+    state: &State,
+    at: usize,
+    (before, after): (&super::config::Export, &super::config::Export),
+) -> String {
+    if before.read_only != after.read_only {
+        service.renew_export(state, at);
+        return String::new();
+    }
+    match service.dismiss_clients(state, at) {
+        0 => String::new(),
+        count => format!(" (its rules disconnect {count} of its clients)"),
     }
 }
 

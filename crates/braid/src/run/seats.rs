@@ -94,7 +94,7 @@ impl Client {
             name: Arc::clone(&self.name),
             lasted,
         };
-        // Nobody is told any more once the engine ends.
+        // Once the engine ends there is nobody to be told.
         let _ = self.events.send(RunEvent::Client(change));
     }
 }

@@ -100,7 +100,7 @@ pub(super) struct Path {
     pub counters: PathCounters,
     /// Latencies of the I/Os that it did, by group.
     pub latency: Box<[LatencyHistogram; 3]>,
-    /// What was reported of it.
+    /// Its measures as they were reported last.
     pub measured: Measured,
     /// I/Os on it that were asked back.
     pub aborts: Aborts,

@@ -593,7 +593,7 @@ pub enum PathEvent {
 pub enum Heard {
     /// The client that asked for it: each other one that is there hears of it too.
     ByClient,
-    /// Nobody, as its path had been given up: the next flush fails for it.
+    /// Not heard, as its path had been given up: the next flush fails for it.
     ByNobody,
 }
 

@@ -204,7 +204,7 @@ fn check_cache(namespace: &Namespace) -> Result<(), String> {
     }
 }
 
-/// Whether only this machine reaches it. What a name stands for may change: it is not looked up.
+/// Whether only this machine reaches it. A name is not looked up: its address may change.
 fn is_loopback(listen: &str) -> bool {
     let host = listen.rsplit_once(':').map_or("", |(host, _)| host);
     let address = listen.parse::<SocketAddr>();

@@ -23,7 +23,7 @@ use tracing::Level;
 const RUN_MAX: Duration = Duration::from_secs(10);
 /// How long the end of the engine waits for programs.
 const END_MAX: Duration = Duration::from_secs(2);
-/// What is kept of the last that a program has written.
+/// So much is kept of the last that a program has written.
 const SAID_MAX: usize = 512;
 /// Kind of lines about it.
 const LINES: &str = "the hook";
@@ -49,7 +49,7 @@ enum Ended {
 }
 
 impl Hook {
-    /// What is run from the next event on.
+    /// The program that is run from the next event on.
     pub fn set(&self, command: &[String]) {
         let mut it = self.command.lock().unwrap_or_else(PoisonError::into_inner);
         it.clear();
@@ -234,7 +234,7 @@ fn wait(
             let more = said.len().saturating_sub(SAID_MAX);
             said.drain(..more);
         } else if has_ended {
-            // What it has started may live on, and write.
+            // Processes that it has started may live on, and write.
             return Ok((Ended::Exited(child.wait()?), said));
         }
     }

@@ -31,7 +31,7 @@ pub struct EventsArgs {
 pub fn show(args: &EventsArgs) -> anyhow::Result<()> {
     let (mut since, mut is_first) = (args.since, true);
     loop {
-        // What is kept is shown at once, then the engine is waited for.
+        // Events that are kept are shown at once, then the engine is waited for.
         let wait_ns = match is_first {
             true => 0,
             false => WAIT_MAX.as_nanos() as u64,

@@ -48,7 +48,7 @@ pub struct Shown {
 #[derive(Default)]
 struct Said(BTreeMap<Object, (&'static str, Instant)>);
 
-/// What changed: an event, and for volumes a line.
+/// A change: an event, and for volumes a line.
 #[derive(Debug, PartialEq, Eq)]
 struct Changed {
     event: Event,

@@ -1,9 +1,9 @@
 //! The page of metrics: families over what `braid stat` shows.
 //!
 //! # Contract
-//! Names and units are those of Prometheus: base units, `_total` for counters. What a report lacks
-//! (a state that is not known, a figure of another policy) is no sample. No two samples have the
-//! same labels.
+//! Names and units are those of Prometheus: base units, `_total` for counters. A figure that a
+//! report lacks (a state that is not known, one of another policy) is no sample. No two samples
+//! have the same labels.
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};

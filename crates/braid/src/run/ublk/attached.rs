@@ -131,7 +131,8 @@ impl Service {
         Ok(json!({"volume": name, "node": uri}))
     }
 
-    /// The volume that serves a node; `None`: it waited for data that no volume has, and is removed.
+    /// The volume that serves a node; `None`: it waited for data that no volume has, and is removed
+    /// now.
     fn volume_of_node(&self, number: u32, force: bool) -> Result<Option<String>, ControlError> {
         let mut inner = self.nodes.inner();
         if let Some(it) = inner.live.iter().find(|it| it.id == number) {

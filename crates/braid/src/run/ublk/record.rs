@@ -98,8 +98,8 @@ pub enum Recovery {
     None,
     /// The driver may have been told that it begins; no queue is mapped.
     Begun,
-    /// Some queues may be mapped, and have fetched. The process that took it over, where the driver tells it from
-    /// the one before: it has that one's number once the take-over has ended.
+    /// Some queues may be mapped, and have fetched. The process that took it over, where the driver
+    /// tells it from the one before: it has that one's number once the take-over has ended.
     Mapping(Option<i32>),
 }
 

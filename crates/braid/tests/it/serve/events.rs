@@ -146,8 +146,8 @@ fn changes_verbs_and_clients_are_events_and_lines() {
     stop(engine);
 }
 
-/// What a client is answered with is in the log, with the path and its status; so is what a target
-/// lacks space for.
+/// Errors that a client is answered with are in the log, with the path and its status; so is a
+/// write for which a target lacks space.
 #[test]
 fn errors_that_clients_get_are_lines() {
     let directory = tempfile::tempdir().unwrap();

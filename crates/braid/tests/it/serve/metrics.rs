@@ -143,7 +143,7 @@ fn metrics_count_io_and_follow_a_reload() {
         TcpStream::connect(first).is_err(),
         "it listens there no more"
     );
-    // Nobody but these clients.
+    // Only these clients.
     let keys = format!("metrics = \"{taken_at}\"\nmetrics_allow = [\"address=127.0.0.2\"]\n");
     configure(directory, &keys);
     let (well, said) = verb(directory, &["reload"]);
