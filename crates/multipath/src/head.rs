@@ -538,6 +538,11 @@ impl Head {
         self.selector.stats(path, group)
     }
 
+    /// As [`Selector::expected_ns`].
+    pub fn expected_ns(&self, path: PathIndex, group: Group, now_ns: u64) -> Option<u64> {
+        self.selector.expected_ns(path, group, now_ns)
+    }
+
     /// As [`Head::stats`], for one size bucket.
     pub fn bucket_stats(&self, path: PathIndex, group: Group, bucket: usize) -> PathStats {
         self.selector.bucket_stats(path, group, bucket)

@@ -542,6 +542,23 @@ impl Selector {
             .unwrap_or(0)
     }
 
+    /// Returns the predicted time of an I/O of 4 KiB on `path` behind what this core has in flight
+    /// there, ns; `None`: the policy predicts nothing, or no I/O was timed on the path yet.
+    pub fn expected_ns(&self, path: PathIndex, group: Group, now_ns: u64) -> Option<u64> {
+        if self.policy != Policy::Soonest {
+            return None;
+        }
+        let request = Request {
+            source: 0,
+            group,
+            length: 4096,
+            address: 0,
+            now_ns,
+        };
+        let own = self.in_flight(path);
+        self.soonest.expected_ns(&request, path.0.into(), own)
+    }
+
     /// Returns the statistics of row A9 for `path` and `group`; all 0 for a path that does not
     /// exist. Selections are counted under every policy, the rest is weighted-latency's. Over the
     /// size buckets counts and credits are added, others averaged; weights are rounded.

@@ -494,6 +494,7 @@ impl<'a> Report<'a> {
             "cntlid": core0.and_then(|report| Some(report.facts.as_ref()?.controller.cntlid)),
             "io_queues": core0.and_then(|report| few_queues(report, self.cores.len())),
             "groups": groups,
+            "expected_ns": self.expected(volume, path),
             "inflight": sum(|report| report.counters.in_flight.into()),
             "inflight_age_ns": self.age_ns(volume, path, |report| report.oldest_ns[0]),
             "reads": sum(|report| report.counters.ios[0]),
@@ -518,6 +519,17 @@ impl<'a> Report<'a> {
         self.add_alarms(volume, path, &mut shown);
         shown["history"] = self.history(volume, path).into();
         shown
+    }
+
+    /// Predicted times of an I/O of 4 KiB, means over the cores that know them.
+    fn expected(&self, volume: u16, path: usize) -> Value {
+        let mean = |of: usize| {
+            let all: Vec<u64> = (self.reports(volume, path))
+                .filter_map(|report| report.expected_ns[of])
+                .collect();
+            all.iter().sum::<u64>().checked_div(all.len() as u64)
+        };
+        json!({"read": mean(0), "write": mean(1)})
     }
 
     /// Latencies on a path over all cores, by group.

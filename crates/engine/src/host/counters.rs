@@ -204,6 +204,8 @@ pub struct PathReport {
     pub latency: [LatencyHistogram; 3],
     /// Since when it can be used, ns of the core's clock; `None`: it is not live.
     pub live_ns: Option<u64>,
+    /// Predicted time of a read and a write of 4 KiB, ns, where the policy predicts it.
+    pub expected_ns: [Option<u64>; 2],
     /// Facts that core 0 learnt of it.
     pub facts: Option<PathFacts>,
     /// Whether it is on probation, and how its probes went.
@@ -388,6 +390,10 @@ impl Multipath {
             counters: self.counters(volume, index),
             groups: Group::ALL.map(stats),
             buckets: head.map_or_else(Vec::new, |it| by_size(it, index)),
+            expected_ns: [Group::Read, Group::Write].map(|group| {
+                let head = head.filter(|_| path.is_some())?;
+                head.expected_ns(index, group, now_ns)
+            }),
             latency: path.map_or_else(Default::default, |it| *it.latency),
             live_ns: path.and_then(|it| it.session.live_ns()),
             facts: path.and_then(|it| it.known.facts.as_deref().cloned()),

@@ -28,6 +28,14 @@ impl Soonest {
         (placed, why)
     }
 
+    /// Predicted time of an I/O on a path behind `own` others of this core, ns; `None`: none was
+    /// timed there yet.
+    pub(crate) fn expected_ns(&self, request: &Request, path: usize, own: u32) -> Option<u64> {
+        let model = self.models.get(path).filter(|it| it.is_seen())?;
+        let forecast = model.forecast(Kind::of(request), own, 0, request.now_ns);
+        Some(forecast.time_ns())
+    }
+
     /// Writes down what is compared, and says why the best is the best.
     fn compare(
         &self,
