@@ -133,7 +133,8 @@ pub enum ExportControl {
     /// Offer what is offered under a number as something else: clients that are there are treated
     /// as by [`Self::Withdraw`], but the number is not free, and nobody says that it is.
     Renew(u32, Offer, u64),
-    /// Treat clients of an export with these [numbers](Reader::number) as by [`Self::Withdraw`].
+    /// Treat clients of an export with these [numbers](Reader::number), in ascending order, as by
+    /// [`Self::Withdraw`].
     Dismiss(u32, Arc<[u64]>, u64),
     /// Of a volume that core 0 has said [`HostEvent::Refused`] of, to the cores of its clients.
     Refused(u16, Option<String>),
@@ -385,7 +386,8 @@ impl NbdServer {
     pub fn dismiss(&mut self, export: u32, numbers: &[u64], drain_ns: u64, now_ns: u64) {
         for client in 0..self.config.clients_max {
             let it = &self.clients[usize::from(client)];
-            if it.export == export && !it.is_free() && numbers.contains(&it.reader.number) {
+            let is_meant = numbers.binary_search(&it.reader.number).is_ok();
+            if it.export == export && !it.is_free() && is_meant {
                 self.shut_one(client, drain_ns, now_ns);
             }
         }

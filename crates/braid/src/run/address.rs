@@ -370,7 +370,8 @@ impl Accepting {
         &self.clients
     }
 
-    /// Numbers of connected clients that would not be admitted now, or with other rights.
+    /// Numbers of connected clients that would not be admitted now, or with other rights, in
+    /// ascending order.
     pub fn unfit(&self) -> Vec<u64> {
         let door = self.door();
         let all = self.clients.all();
