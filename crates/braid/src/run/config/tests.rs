@@ -332,6 +332,74 @@ fn what_one_value_cannot_tell_has_its_place_too() {
     }
 }
 
+/// A socket that other machines reach says which of them may connect.
+#[test]
+fn sockets_beyond_loopback_need_rules_or_open() {
+    let export = |keys: &str| {
+        let text = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
+        Config::parse(&format!("{text}[[volume.export]]\n{keys}\n")).map(drop)
+    };
+    let metrics = |keys: &str| {
+        let text = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
+        Config::parse(&format!("{keys}\n{text}")).map(drop)
+    };
+    for good in [
+        "nbd = \"tcp:localhost:0\"",
+        "nbd = \"tcp:[::1]:0\"\nopen = true",
+        "nbd = \"tcp:0.0.0.0:0\"\nopen = true",
+        "nbd = \"tcp:host:0\"\nallow = [\"address=any\"]",
+        "nbd = \"unix:/v0\"\nallow = [\"uid=0\", \"uid=any,read-only\"]",
+    ] {
+        assert_eq!(export(good), Ok(()), "{good}");
+    }
+    for (wrong, part) in [
+        (
+            "nbd = \"tcp:0.0.0.0:0\"",
+            "line 6, column 7: other machines reach",
+        ),
+        ("nbd = \"tcp:host:0\"", "or write open = true"),
+        ("nbd = \"tcp:[fe80::1%lo]:0\"", "other machines reach"),
+        (
+            "nbd = \"tcp::0\"\nallow = [\"uid=0\"]",
+            "line 7, column 9: ",
+        ),
+        (
+            "nbd = \"unix:/v0\"\nallow = [\"address=any\"]",
+            "write uid=",
+        ),
+        ("nbd = \"unix:/v0\"\nopen = true", "open is for TCP"),
+        ("nbd = \"tcp::0\"\nallow = [\"x\"]", "names no clients"),
+        ("ublk = \"auto\"\nopen = true", "open is not of ublk"),
+        (
+            "nvme = \"127.0.0.1:0\"\nnqn = \"nqn.x\"\nallow = [\"address=any\"]",
+            "hosts = [\"NQN\"]",
+        ),
+    ] {
+        let error = export(wrong).unwrap_err();
+        assert!(error.contains(part), "{wrong}: {error}");
+    }
+    for good in [
+        "metrics = \"127.0.0.1:9750\"",
+        "metrics = \"0.0.0.0:9750\"\nmetrics_open = true",
+        "metrics = \"192.0.2.1:9750\"\nmetrics_allow = [\"address=192.0.2.9\"]",
+        "metrics = \"unix:/m\"\nmetrics_allow = [\"uid=0\"]",
+    ] {
+        assert_eq!(metrics(good), Ok(()), "{good}");
+    }
+    for (wrong, part) in [
+        (
+            "metrics = \"0.0.0.0:9750\"",
+            "line 1, column 11: other machines",
+        ),
+        ("metrics = \"[::]:9750\"", "metrics_allow = [\"address="),
+        ("metrics = \"9750\"", "write IP:PORT"),
+        ("metrics_open = true", "has no address"),
+    ] {
+        let error = metrics(wrong).unwrap_err();
+        assert!(error.contains(part), "{wrong}: {error}");
+    }
+}
+
 /// The reader of serde lists the keys when it meets one that isn't there.
 #[test]
 fn every_key_is_in_the_document() {
