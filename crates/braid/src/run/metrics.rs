@@ -47,7 +47,6 @@ type Page = Result<Arc<str>, Arc<str>>;
 
 /// Metrics of an engine.
 pub struct Metrics {
-    began: Instant,
     /// Set by [`Service::serve_metrics`].
     service: OnceLock<Weak<Service>>,
     server: Mutex<Option<Server>>,
@@ -129,7 +128,6 @@ impl Metrics {
     /// Served nowhere yet.
     pub fn new() -> Self {
         Self {
-            began: Instant::now(),
             service: OnceLock::new(),
             server: Mutex::default(),
             page: Mutex::default(),
@@ -258,7 +256,7 @@ impl Service {
         of["cores"] = self.senders.waits();
         of["engine"] = json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "uptime_ns": self.metrics.began.elapsed().as_nanos() as u64,
+            "uptime_ns": of["uptime_ns"],
         });
         page::render(of)
     }

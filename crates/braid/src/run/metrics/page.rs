@@ -41,6 +41,10 @@ enum Of {
     Value(&'static str),
     /// Numbers, told apart by a label.
     Values(&'static str, &'static [(&'static str, &'static str)]),
+    /// Counts by a label, of these values; those that are not there are 0.
+    Counts(&'static str, &'static str, &'static [&'static str]),
+    /// Histograms, told apart by a label.
+    Histograms(&'static str, &'static [(&'static str, &'static str)]),
     /// Which of these states it has: 1, the others 0.
     State(&'static str, &'static [&'static str]),
     /// Which alarms it has: 1, the others 0.
@@ -80,6 +84,10 @@ const ANA: [&str; 5] = [
     "change",
 ];
 const LEG: [&str; 5] = ["missing", "unusable", "in-sync", "rebuilding", "stale"];
+/// Classes of errors.
+const CLASSES: [&str; 9] = [
+    "path", "timeout", "busy", "transfer", "media", "space", "access", "request", "stopped",
+];
 const PHASE: [&str; 5] = ["gathering", "refused", "running", "stopped", "failed"];
 
 const BYTES: Option<fn() -> Unit> = Some(|| Unit::Bytes);
@@ -99,7 +107,7 @@ macro_rules! family {
     };
 }
 
-use Of::{Alarms, State, Texts, Value as Number, Values};
+use Of::{Alarms, Counts, Histograms, State, Texts, Value as Number, Values};
 
 /// All of them, without `braid_` in front and without unit and `_total` behind.
 #[rustfmt::skip]
@@ -164,12 +172,25 @@ static FAMILIES: &[Family] = &[
     family!(Gauge "path_in_flight", "I/Os in flight", None, Path, Number("/inflight")),
     family!(Gauge "path_in_flight_oldest", "Age of the oldest I/O in flight", SECONDS, Path,
         Number("/inflight_age_ns")),
-    family!(Counter "path_errors", "I/Os that a path failed", None, Path, Number("/errors")),
+    family!(Histogram "path_latency", "Latency of I/Os that were done, from when they got the path",
+        SECONDS, Path,
+        Histograms("op", &[("read", "/latency/read"), ("write", "/latency/write"),
+            ("other", "/latency/other")])),
+    family!(Gauge "path_expected", "Time that soonest predicts for 4 KiB", SECONDS, Path,
+        Values("op", &[("read", "/expected_ns/read"), ("write", "/expected_ns/write")])),
+    family!(Counter "path_losses", "Times that a live path was lost", None, Path,
+        Number("/losses")),
+    family!(Counter "path_connects", "Times that a path became live", None, Path,
+        Number("/connects")),
+    family!(Gauge "path_live", "Time for which a path has been live", SECONDS, Path,
+        Number("/live_ns")),
+    family!(Counter "path_errors", "I/Os that a path failed, by class", None, Path,
+        Counts("class", "/errors_by_class", &CLASSES)),
     family!(Counter "path_faults",
-        "Failures by class: device (storage behind the path), timeout, aborted, damaged-in and \
-         damaged-out (digests)",
+        "Of errors those of storage (device), time-outs, aborted commands, and data damaged on its \
+         way (damaged-in, damaged-out)",
         None, Path,
-        Values("class", &[("device", "/device_errors"), ("timeout", "/timed_out"),
+        Values("what", &[("device", "/device_errors"), ("timeout", "/timed_out"),
             ("aborted", "/aborted"), ("damaged-in", "/damaged_in"),
             ("damaged-out", "/damaged_out")])),
     family!(Counter "path_queue_full", "I/Os that waited for room in a path's queue", None, Path,
@@ -201,6 +222,9 @@ static FAMILIES: &[Family] = &[
         Values("op", &[("read", "/reads"), ("write", "/writes"), ("other", "/flushes")])),
     family!(Counter "leg_transferred", "Payload of these", BYTES, Leg,
         Values("op", &[("read", "/bytes_read"), ("write", "/bytes_written")])),
+    family!(Histogram "leg_latency", "Latency on all paths of a leg", SECONDS, Leg,
+        Histograms("op", &[("read", "/latency/read"), ("write", "/latency/write"),
+            ("other", "/latency/other")])),
     family!(Gauge "leg_in_flight", "Requests in flight", None, Leg, Number("/inflight")),
     family!(Counter "leg_errors", "Requests that a leg failed", None, Leg, Number("/errors")),
     family!(Counter "leg_repaired_ranges", "Ranges rewritten from another leg", None, Leg,
@@ -233,6 +257,25 @@ static FAMILIES: &[Family] = &[
         Number("/polled_ns")),
 ];
 
+/// log2 of the first and the last bound of a histogram, ns: 16 µs and 8.6 s.
+const FIRST_BOUND_LOG2: u32 = 14;
+const LAST_BOUND_LOG2: u32 = 33;
+
+/// One sample.
+enum Sample {
+    Number(f64),
+    Histogram(Histogram),
+}
+
+/// A histogram in seconds.
+#[derive(Debug, PartialEq)]
+struct Histogram {
+    sum: f64,
+    count: u64,
+    /// Upper bounds, and what is between each and the one before.
+    buckets: Vec<(f64, u64)>,
+}
+
 /// A report as one value: `volumes` and `cores` of `braid stat`, `engine` with its version.
 #[derive(Debug)]
 struct Report(Value);
@@ -259,13 +302,20 @@ impl Collector for Report {
             let unit = family.unit.map(|unit| unit());
             let (name, help) = (family.name, family.help);
             let mut to = to.encode_descriptor(name, help, unit.as_ref(), family.kind)?;
-            for (labels, value) in &samples {
-                match family.kind {
-                    MetricType::Info => to.encode_info(labels)?,
-                    MetricType::Counter => to
-                        .encode_family(labels)?
-                        .encode_counter::<NoLabelSet, _, f64>(value, None)?,
-                    _ => to.encode_family(labels)?.encode_gauge(value)?,
+            for (labels, sample) in &samples {
+                if let (Sample::Number(_), MetricType::Info) = (sample, family.kind) {
+                    to.encode_info(labels)?;
+                    continue;
+                }
+                let mut to = to.encode_family(labels)?;
+                match sample {
+                    Sample::Number(value) if family.kind == MetricType::Counter => {
+                        to.encode_counter::<NoLabelSet, _, f64>(value, None)?;
+                    }
+                    Sample::Number(value) => to.encode_gauge(value)?,
+                    Sample::Histogram(of) => {
+                        to.encode_histogram::<NoLabelSet>(of.sum, of.count, &of.buckets, None)?;
+                    }
                 }
             }
         }
@@ -275,12 +325,13 @@ impl Collector for Report {
 
 impl Report {
     /// Its samples of a family.
-    fn samples(&self, family: &Family) -> Vec<(Labels, f64)> {
-        let mut samples: Vec<(Labels, f64)> = Vec::new();
+    fn samples(&self, family: &Family) -> Vec<(Labels, Sample)> {
+        let mut samples: Vec<(Labels, Sample)> = Vec::new();
         for (labels, object) in self.objects(family.each) {
             let mut add = |label: Option<(&'static str, &str)>, value: f64| {
                 let more = label.map(|(name, value)| (name, value.to_owned()));
-                samples.push((labels.iter().cloned().chain(more).collect(), value));
+                let labels = labels.iter().cloned().chain(more).collect();
+                samples.push((labels, Sample::Number(value)));
             };
             match family.of {
                 Of::Value(at) => {
@@ -293,6 +344,22 @@ impl Report {
                             .into_iter()
                             .for_each(|it| add(Some((label, value)), it));
                     }
+                }
+                Of::Counts(label, at, all) => {
+                    if let Some(counts) = object.pointer(at).filter(|it| it.is_object()) {
+                        for it in all {
+                            let count = counts[*it].as_f64();
+                            add(Some((label, it)), count.unwrap_or(0.0));
+                        }
+                    }
+                }
+                Of::Histograms(label, all) => {
+                    let found = all.iter().filter_map(|(value, at)| {
+                        let more = [(label, (*value).to_owned())];
+                        let labels = labels.iter().cloned().chain(more).collect();
+                        Some((labels, Sample::Histogram(histogram(object.pointer(at)?)?)))
+                    });
+                    samples.extend(found);
                 }
                 Of::State(at, all) => {
                     if let Some(state) = text(object, at) {
@@ -312,7 +379,8 @@ impl Report {
                     let texts = all
                         .iter()
                         .filter_map(|(label, at)| Some((*label, text(object, at)?.to_owned())));
-                    samples.push((labels.iter().cloned().chain(texts).collect(), 1.0));
+                    let labels = labels.iter().cloned().chain(texts).collect();
+                    samples.push((labels, Sample::Number(1.0)));
                 }
             }
         }
@@ -357,6 +425,32 @@ impl Report {
     }
 }
 
+/// A histogram of a report over the bounds of the page; `None`: it is not known.
+fn histogram(of: &Value) -> Option<Histogram> {
+    let mut buckets: Vec<(f64, u64)> = (FIRST_BOUND_LOG2..=LAST_BOUND_LOG2)
+        .map(|log2| ((1_u64 << log2) as f64 / 1e9, 0))
+        .chain([(f64::INFINITY, 0)])
+        .collect();
+    let last = buckets.len() - 1;
+    for pair in items(&of["buckets"]) {
+        let count = pair[1].as_u64()?;
+        // Each power of two ends one of the report's.
+        let at = match pair[0].as_u64() {
+            Some(below_ns) => {
+                let log2 = below_ns.next_power_of_two().ilog2().max(FIRST_BOUND_LOG2);
+                ((log2 - FIRST_BOUND_LOG2) as usize).min(last)
+            }
+            None => last,
+        };
+        buckets[at].1 += count;
+    }
+    Some(Histogram {
+        sum: number(of, "/sum_ns")?,
+        count: buckets.iter().map(|(_, count)| count).sum(),
+        buckets,
+    })
+}
+
 fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
@@ -382,7 +476,7 @@ fn number(object: &Value, at: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::host::PathState;
+    use engine::host::{ErrorClass, PathState};
     use engine::mirror::LegStatus;
     use serde_json::json;
 
@@ -439,6 +533,62 @@ mod tests {
         }
     }
 
+    #[test]
+    fn histograms_of_a_report_have_the_bounds_of_the_page() {
+        let ns = |log2: u32| 1_u64 << log2;
+        let of = json!({"count": 10, "sum_ns": 1_500_000_000, "buckets": [
+            [512, 1], [ns(14), 1], [ns(14) + ns(12), 2], [ns(15), 1], [ns(34), 2], [null, 3],
+        ]});
+        let it = histogram(&of).unwrap();
+        assert_eq!((it.sum, it.count), (1.5, 10));
+        assert_eq!(it.buckets[0], (16384e-9, 2), "as those below");
+        assert_eq!(it.buckets[1], (32768e-9, 3));
+        assert_eq!(*it.buckets.last().unwrap(), (f64::INFINITY, 5));
+        assert_eq!(histogram(&Value::Null), None);
+        // A bucket of the engine is in none but one of these.
+        for log2 in FIRST_BOUND_LOG2..=LAST_BOUND_LOG2 {
+            let mut bounds = (0..).map_while(engine::latency_below_ns);
+            assert!(bounds.any(|it| it == ns(log2)), "{log2}");
+        }
+    }
+
+    /// Each figure of the dashboard and the alerts is one of the page.
+    #[test]
+    fn dashboard_and_alerts_know_their_metrics() {
+        let dashboard = include_str!("../../../../../contrib/grafana.json");
+        let alerts = include_str!("../../../../../contrib/prometheus-alerts.yml");
+        let names: HashSet<String> = FAMILIES
+            .iter()
+            .flat_map(|it| {
+                let unit = it
+                    .unit
+                    .map_or(String::new(), |unit| format!("_{}", unit().as_str()));
+                let endings: &[&str] = match it.kind {
+                    MetricType::Counter => &["_total"],
+                    MetricType::Info => &["_info"],
+                    MetricType::Histogram => &["_bucket", "_sum", "_count"],
+                    _ => &[""],
+                };
+                let name = it.name;
+                let names = endings
+                    .iter()
+                    .map(move |it| format!("braid_{name}{unit}{it}"));
+                names.collect::<Vec<_>>()
+            })
+            .collect();
+        let mut known = 0;
+        for text in [dashboard, alerts] {
+            let is_of_word = |it: char| it.is_ascii_lowercase() || it == '_' || it.is_ascii_digit();
+            for word in text.split(|it| !is_of_word(it)) {
+                if word.starts_with("braid_") {
+                    assert!(names.contains(word), "{word}");
+                    known += 1;
+                }
+            }
+        }
+        assert!(known > 30, "{known}");
+    }
+
     /// States that the engine has are those of the page.
     #[test]
     fn states_are_those_of_reports() {
@@ -456,5 +606,6 @@ mod tests {
         use LegStatus::{InSync, Missing, Rebuilding, Stale, Unusable};
         let all = [Missing, Unusable, InSync, Rebuilding, Stale];
         assert_eq!(all.map(LegStatus::name), LEG);
+        assert_eq!(ErrorClass::ALL.map(ErrorClass::name), CLASSES);
     }
 }

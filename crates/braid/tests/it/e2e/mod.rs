@@ -7,3 +7,4 @@ mod faults;
 mod filesystem;
 mod guide;
 mod late_write;
+mod prometheus;
