@@ -38,7 +38,9 @@ fn within<T: Send + 'static>(
     let run = move || {
         let _ = to.send(does()); // the verb may have given up
     };
-    let thread = std::thread::Builder::new().name("file".into()).spawn(run);
+    // By its caller's name: a list of threads then says who waits.
+    let name = std::thread::current().name().unwrap_or("file").to_owned();
+    let thread = std::thread::Builder::new().name(name).spawn(run);
     thread.map_err(|error| format!("no thread can be started to look at it: {error}"))?;
     from.recv_timeout(limit).map_err(|_| {
         format!(

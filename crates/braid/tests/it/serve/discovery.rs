@@ -318,7 +318,7 @@ fn what_a_controller_told_goes_with_the_referral_to_it_and_comes_back_with_it() 
     assert!(load.ended() > 0);
     rig.reaches(&[first, second]);
     let seen = rig.engine.as_ref().unwrap().seen.clone();
-    assert_eq!(seen.matches("removed").count(), 1, "{seen}");
+    assert_eq!(seen.matches("told any more; removed").count(), 1, "{seen}");
     rig.stop();
 }
 

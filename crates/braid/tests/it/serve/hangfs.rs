@@ -112,6 +112,18 @@ impl HangFs {
         self.state.lock().unwrap().held.len()
     }
 
+    /// Names of the threads that wait for them.
+    pub fn waiting(&self) -> Vec<String> {
+        let state = self.state.lock().unwrap();
+        // The header of a request: length, opcode, unique, node, user, group, then the thread.
+        let thread = |it: &Vec<u8>| u32::from_ne_bytes(it[32..36].try_into().unwrap());
+        let name = |id: u32| std::fs::read_to_string(format!("/proc/{id}/comm"));
+        let threads = state.held.iter().map(thread);
+        threads
+            .filter_map(|id| Some(name(id).ok()?.trim().to_owned()))
+            .collect()
+    }
+
     /// All is answered, and what comes is.
     pub fn go_on(&self) {
         let mut state = self.state.lock().unwrap();
