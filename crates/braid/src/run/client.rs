@@ -46,6 +46,8 @@ pub enum EngineVerb {
     /// Show changes of state of volumes, paths, legs and clients, and the verbs that changed
     /// something: the last thousand, a JSON line each with -o json
     Events(super::events::show::EventsArgs),
+    /// Show what volumes, paths or legs, and clients do, again and again, on a whole terminal
+    Top(super::top::TopArgs),
     /// Show why the next I/Os of a volume go where they go: what its policy sees of each path, what
     /// it takes and why, and what comes true
     Explain(ExplainArgs),
@@ -351,6 +353,7 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
         }
         EngineVerb::Stat(args) => stat(args),
         EngineVerb::Events(args) => super::events::show::show(args),
+        EngineVerb::Top(args) => super::top::run(args),
         EngineVerb::Explain(args) => super::explain::ask(args),
         EngineVerb::Policy { verb } => policy(verb),
         EngineVerb::Knob { verb } => knob(verb),

@@ -72,6 +72,7 @@ mod seats;
 mod service;
 mod stat;
 mod state;
+mod top;
 mod turnover;
 mod ublk;
 mod volumes;

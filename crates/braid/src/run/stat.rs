@@ -171,7 +171,7 @@ fn knobs(of: &Value) -> Option<String> {
 }
 
 /// State of a path's probation, and its probes; empty if it never was on one.
-fn probation(of: &Value) -> String {
+pub(super) fn probation(of: &Value) -> String {
     let times = number(&of["times"]);
     if times == 0 {
         return String::new();
@@ -365,7 +365,7 @@ fn client(of: &Value) -> String {
 }
 
 /// A time as people say it: in its largest unit that is worth more than one.
-fn lasting(ns: u64) -> String {
+pub fn lasting(ns: u64) -> String {
     let s = ns / 1_000_000_000;
     match s {
         0..120 => format!("{s} s"),
@@ -377,7 +377,7 @@ fn lasting(ns: u64) -> String {
 
 /// How well the state of a volume, path or leg is, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mood {
+pub enum Mood {
     Well,
     Warning,
     Bad,
@@ -386,7 +386,7 @@ enum Mood {
 }
 
 impl Mood {
-    fn of(state: &str) -> Self {
+    pub fn of(state: &str) -> Self {
         match state {
             "ok" | "live" | "in-sync" | "optimized" => Self::Well,
             "down" | "failed" | "absent" | "unusable" | "missing" | "unknown" => Self::Bad,
@@ -406,7 +406,7 @@ impl Mood {
 }
 
 /// A state in its colour, where there is colour.
-fn painted(state: &str) -> String {
+pub fn painted(state: &str) -> String {
     Style::of_stdout().paint(Mood::of(state).ink(), state)
 }
 
@@ -419,7 +419,7 @@ fn state_paragraph(text: &mut String, state: &str, facts: &[String]) -> Result {
 }
 
 /// I/O that waits now.
-fn waiting(of: &Value) -> String {
+pub(super) fn waiting(of: &Value) -> String {
     let count = |key: &str| number(&of[key]);
     let mut facts = Vec::new();
     if count("held") > 0 {

@@ -58,6 +58,7 @@ fn words_that_mean_nothing() {
             &["round-robin:513", "multiple of 512"],
         ),
         ("bench mem:1m --policy numa:1", &["takes no value"]),
+        ("top", &["needs a terminal", "braid stat --interval"]),
         ("stat --interval 1ms", &["1ms", "100ms to 24h"]),
         ("stat --interval soon", &["soon"]),
         ("stat --count 0", &["0 is not in"]),
