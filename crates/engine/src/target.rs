@@ -213,14 +213,13 @@ impl TargetEngine {
         self.pool.bytes().1
     }
 
-    /// The ports' counters for other threads, as of the last loop turn.
     /// Requests that devices have failed, of all ports.
     pub fn device_failures(&self) -> u64 {
         let ports = self.ports.iter();
         ports.map(|it| it.stats.device.count_all()).sum()
     }
 
-    /// The ports' counters.
+    /// The ports' counters for other threads, as of the last loop turn.
     pub fn board(&self) -> Arc<Board> {
         self.board.clone()
     }

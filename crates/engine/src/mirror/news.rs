@@ -53,6 +53,18 @@ impl LegDevice {
 impl MirrorDevice {
     /// Something has happened.
     pub(super) fn handle_news(&mut self, news: News, cx: &mut Context<'_>) {
+        let is_good = matches!(
+            news,
+            News::Rebuilding(_)
+                | News::InSync(_)
+                | News::Added(_)
+                | News::Removed(_)
+                | News::Rewritten(_)
+                | News::Resynced
+                | News::Grown(_)
+                | News::Restored
+                | News::Renewed(_)
+        );
         let line = match news {
             News::Left(slot, _)
             | News::Rebuilding(slot)
@@ -137,7 +149,10 @@ impl MirrorDevice {
             }
         };
         let line = format!("{}: {line}", self.config.name);
-        cx.events.push_back(HostEvent::Warning(cx.number, line));
+        cx.events.push_back(match is_good {
+            true => HostEvent::Returned(cx.number, line),
+            false => HostEvent::Warning(cx.number, line),
+        });
     }
 
     /// Changes of a mirror that runs fail from now on.

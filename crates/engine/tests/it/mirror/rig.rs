@@ -227,7 +227,9 @@ impl Rig {
     /// Messages about the mirror.
     pub fn lines(&self) -> Vec<String> {
         let line = |event: &HostEvent| match event {
-            HostEvent::Failed(_, line) | HostEvent::Warning(_, line) => Some(line.clone()),
+            HostEvent::Failed(_, line)
+            | HostEvent::Warning(_, line)
+            | HostEvent::Returned(_, line) => Some(line.clone()),
             _ => None,
         };
         self.events.iter().filter_map(line).collect()
