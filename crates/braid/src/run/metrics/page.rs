@@ -43,12 +43,12 @@ enum Of {
     Values(&'static str, &'static [(&'static str, &'static str)]),
     /// Counts by a label, of these values; those that are not there are 0.
     Counts(&'static str, &'static str, &'static [&'static str]),
+    /// Which of these alarms hold, in a list: 1, the others 0.
+    Alarms(&'static str, &'static [&'static str]),
     /// Histograms, told apart by a label.
     Histograms(&'static str, &'static [(&'static str, &'static str)]),
     /// Which of these states it has: 1, the others 0.
     State(&'static str, &'static [&'static str]),
-    /// Which alarms it has: 1, the others 0.
-    Alarms,
     /// Texts as labels.
     Texts(&'static [(&'static str, &'static str)]),
 }
@@ -75,7 +75,6 @@ const PATH: [&str; 8] = [
     "removed",
     "absent",
 ];
-const ALARMS: [&str; 5] = ["slow", "errors", "flapping", "late-keep-alive", "full"];
 const ANA: [&str; 5] = [
     "optimized",
     "non-optimized",
@@ -84,6 +83,8 @@ const ANA: [&str; 5] = [
     "change",
 ];
 const LEG: [&str; 5] = ["missing", "unusable", "in-sync", "rebuilding", "stale"];
+/// Alarms about paths, the last one about the file system of a file.
+const ALARMS: [&str; 5] = ["slow", "errors", "flapping", "late-keep-alive", "full"];
 /// Classes of errors.
 const CLASSES: [&str; 9] = [
     "path", "timeout", "busy", "transfer", "media", "space", "access", "request", "stopped",
@@ -161,10 +162,10 @@ static FAMILIES: &[Family] = &[
         Texts(&[("uri", "/uri"), ("origin", "/origin")])),
     family!(Gauge "path_state", "State of a path: 1, the others 0", None, Path,
         State("/state", &PATH)),
+    family!(Gauge "path_alarm", "Whether an alarm about a path holds, as in braid check", None,
+        Path, Alarms("/alarms", &ALARMS)),
     family!(Gauge "path_ana_state", "ANA state of a path, if its controller reports it: 1, the \
          others 0", None, Path, State("/ana_state", &ANA)),
-    family!(Gauge "path_alarm", "Alarms of a path, as braid check has them: 1, the others 0", None,
-        Path, Alarms),
     family!(Counter "path_operations", "I/Os given to a path", None, Path,
         Values("op", &[("read", "/reads"), ("write", "/writes"), ("other", "/others")])),
     family!(Counter "path_transferred", "Payload of these", BYTES, Path,
@@ -353,6 +354,14 @@ impl Report {
                         }
                     }
                 }
+                Of::Alarms(at, all) => {
+                    if let Some(holding) = object.pointer(at).filter(|it| it.is_array()) {
+                        for kind in all {
+                            let holds = items(holding).any(|it| it["alarm"] == **kind);
+                            add(Some(("alarm", kind)), f64::from(holds));
+                        }
+                    }
+                }
                 Of::Histograms(label, all) => {
                     let found = all.iter().filter_map(|(value, at)| {
                         let more = [(label, (*value).to_owned())];
@@ -368,13 +377,6 @@ impl Report {
                         }
                     }
                 }
-                Of::Alarms if object["alarms"].is_array() => {
-                    for it in ALARMS {
-                        let holds = items(&object["alarms"]).any(|alarm| alarm["alarm"] == it);
-                        add(Some(("alarm", it)), f64::from(holds));
-                    }
-                }
-                Of::Alarms => {}
                 Of::Texts(all) => {
                     let texts = all
                         .iter()
@@ -485,7 +487,7 @@ mod tests {
         let path = |name: &str| {
             json!({"name": name, "state": "live", "reads": 3, "bytes_read": 12288,
                 "inflight_age_ns": 1_500_000, "ana_state": null,
-                "alarms": [{"alarm": "slow"}]})
+                "alarms": [{"alarm": "slow", "why": "x"}]})
         };
         let report = json!({
             "engine": {"version": "1", "uptime_ns": 2_000_000_000_u64},
@@ -506,6 +508,8 @@ mod tests {
             "braid_path_operations_total{volume=\"v\\\"0\",path=\"b\",op=\"read\"} 3.0",
             "braid_path_transferred_bytes_total{volume=\"v\\\"0\",path=\"a\",op=\"read\"} 12288.0",
             "braid_path_in_flight_oldest_seconds{volume=\"v\\\"0\",path=\"a\"} 0.0015",
+            "braid_path_alarm{volume=\"v\\\"0\",path=\"b\",alarm=\"slow\"} 1.0",
+            "braid_path_alarm{volume=\"v\\\"0\",path=\"b\",alarm=\"flapping\"} 0.0",
             "braid_export_clients{volume=\"v\\\"0\",export=\"nbd://x\"} 2.0",
             "braid_export_failed{volume=\"v\\\"0\",export=\"nbd://x\"} 0.0",
             "braid_core_polled_seconds_total{core=\"0\"} 0.5",
@@ -607,5 +611,8 @@ mod tests {
         let all = [Missing, Unusable, InSync, Rebuilding, Stale];
         assert_eq!(all.map(LegStatus::name), LEG);
         assert_eq!(ErrorClass::ALL.map(ErrorClass::name), CLASSES);
+        use engine::alarms::Kind::{Errors, Flapping, LateKeepAlive, Slow};
+        let kinds = [Slow, Errors, Flapping, LateKeepAlive].map(|it| it.name());
+        assert_eq!(kinds, ALARMS[..4]);
     }
 }

@@ -148,7 +148,7 @@ fn prometheus_evaluates_the_dashboard_and_alerts() {
         let rules = data["groups"][0]["rules"].as_array()?.clone();
         rules.iter().all(|it| it["health"] == "ok").then_some(rules)
     });
-    assert_eq!(rules.len(), 7);
+    assert_eq!(rules.len(), 8);
     let alert = "ALERTS{alertname=\"BraidMirrorDegraded\", volume=\"m0\"}";
     assert!(!has_result(address, alert));
     let mut fail = Command::new(env!("CARGO_BIN_EXE_braid"));
