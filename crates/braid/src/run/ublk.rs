@@ -375,10 +375,7 @@ impl Service {
         let of_engine = of_engine.filter(|it| it.engine == self.nodes.engine);
         let all: Vec<NodeRecord> = of_engine.cloned().collect();
         for it in all {
-            let volume = self.state().configured.volume(&it.volume).cloned();
-            // A node by verb needs no export.
-            let is_served = volume.is_some_and(|of| it.attached.is_some() || of.node().is_some());
-            if !is_served && is_there(&mut inner, it.number, it.mark) {
+            if !self.has_volume(&it) && is_there(&mut inner, it.number, it.mark) {
                 let path = node_path(it.number);
                 log::say(format!(
                     "{path} waits for the data of volume {} ({}), which has no ublk export now: \
@@ -387,6 +384,13 @@ impl Service {
                 ));
             }
         }
+    }
+
+    /// Whether a volume of this configuration has the node, or will have it.
+    fn has_volume(&self, of: &NodeRecord) -> bool {
+        let volume = self.state().configured.volume(&of.volume).cloned();
+        // A node by verb needs no export.
+        volume.is_some_and(|it| of.attached.is_some() || it.node().is_some())
     }
 
     /// Brings up what can be; how long to wait then, without a bound where there is no node.

@@ -139,15 +139,20 @@ impl Service {
             return Ok(Some(it.name.clone()));
         }
         inner.records.refresh();
-        let mut own = inner.records.all().iter();
-        let own = own.find(|it| it.number == number && it.engine == self.nodes.engine);
-        let waiting = own.map(|it| Leaving {
+        let own = inner.records.all().iter();
+        let own = own.filter(|it| it.number == number && it.engine == self.nodes.engine);
+        let own: Vec<_> = own.cloned().collect();
+        let mut there = own.into_iter();
+        let there = there.find(|it| is_there(&mut inner, it.number, it.mark));
+        let it = there.ok_or_else(|| ControlError::refused("it is no node of this engine"))?;
+        if self.has_volume(&it) {
+            return Ok(Some(it.volume)); // it comes back
+        }
+        let it = Leaving {
             id: it.number,
             mark: it.mark,
-            name: it.volume.clone(),
-        });
-        let waiting = waiting.filter(|it| is_there(&mut inner, it.id, it.mark));
-        let it = waiting.ok_or_else(|| ControlError::refused("it is no node of this engine"))?;
+            name: it.volume,
+        };
         let removed = self.take_down(&mut inner, &it, force, REMOVE_WAIT);
         removed.map_err(|why| ControlError::refused(format!("{why:#}")))?;
         Ok(None)

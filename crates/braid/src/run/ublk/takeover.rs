@@ -121,6 +121,11 @@ pub fn take_over(it: &mut impl TakesOver, queues: u16, before: Recovery, pid: i3
     loop {
         match it.fetch() {
             Ok(Ok(())) => break,
+            // The memory of this process has the address of that of the dead one, which the driver
+            // compares, and the queues are that one's.
+            Ok(Err(Errno::INVAL | Errno::BUSY)) if !may_begin => {
+                return TakenOver::Lost(DIED.into());
+            }
             Ok(Err(why)) => it.pause("fetch from", &why.to_string()),
             Err(why) => {
                 return TakenOver::Lost(format!("the driver refuses a queue: {why}"));
@@ -272,6 +277,8 @@ mod tests {
             let (ended, has_begun) = step(2, of, 77, &taken);
             is_lost(&ended, "an engine died");
             assert!(!has_begun, "it would follow a null pointer");
+            let (ended, _) = step(2, of, 77, &[("fetch", Errno::INVAL)]);
+            is_lost(&ended, "an engine died");
             let free = (TakenOver::Done, false);
             assert_eq!(step(2, of, 77, &[]), free, "no queue was mapped");
         }
