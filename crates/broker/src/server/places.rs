@@ -332,6 +332,8 @@ mod tests {
         };
         let most = || AtomicU64::new(u64::MAX);
         let tally = Arc::new(Tally {
+            uid: 7,
+            since: None,
             commands: most(),
             errors: most(),
             in_flight: most(),
