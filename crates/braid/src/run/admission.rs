@@ -8,7 +8,7 @@
 //! With rules the most specific one counts: the longest prefix, or the user before `any`. A client
 //! without one is refused before anything is sent to it.
 use crate::control::access::Name;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -123,7 +123,7 @@ impl FromStr for Rule {
                         network.trunc()
                     )));
                 }
-                Clients::Network(network)
+                Clients::Network(canonical(network))
             }
             Some(("uid", "any")) => Clients::AnyUser,
             Some(("uid", value)) => {
@@ -134,6 +134,21 @@ impl FromStr for Rule {
         };
         let read_only = more.is_some();
         Ok(Self { clients, read_only })
+    }
+}
+
+/// The IPv4 network that an IPv6 network maps: peers are compared by their IPv4 addresses.
+fn canonical(network: IpNet) -> IpNet {
+    /// Bits before the IPv4 address.
+    const MAPPED_BITS: u8 = 96;
+    match (network.addr().to_canonical(), network.prefix_len()) {
+        (IpAddr::V4(ip), MAPPED_BITS..) if network.addr().is_ipv6() => {
+            match Ipv4Net::new(ip, network.prefix_len() - MAPPED_BITS) {
+                Ok(mapped) => mapped.into(),
+                Err(_) => unreachable!("{network}: its prefix has at most 128 bits"),
+            }
+        }
+        _ => network,
     }
 }
 
@@ -355,6 +370,9 @@ mod tests {
             ("address=192.0.2.7,read-only", "address=192.0.2.7,read-only"),
             ("address=192.0.2.7/32", "address=192.0.2.7"),
             ("address=2001:db8::/32", "address=2001:db8::/32"),
+            ("address=::ffff:192.0.2.7", "address=192.0.2.7"),
+            ("address=::ffff:192.0.2.0/120", "address=192.0.2.0/24"),
+            ("address=::/0", "address=::/0"),
             ("address=any", "address=any"),
             ("uid=1000", "uid=1000"),
             ("uid=alice,read-only", "uid=alice,read-only"),
@@ -403,6 +421,11 @@ mod tests {
         assert_eq!(admits("2001:db9::1"), None);
         assert_eq!(guard.admits(Peer::User(0)), None);
         assert_eq!(guard.admits(Peer::Unknown), None);
+        let guard = admission(&["address=::ffff:192.0.2.7"]).guard().unwrap();
+        for ip in ["192.0.2.7", "::ffff:192.0.2.7"] {
+            let admitted = guard.admits(Peer::Address(ip.parse().unwrap()));
+            assert!(admitted.is_some(), "{ip}: the rule is of mapped addresses");
+        }
         let guard = admission(&["uid=any,read-only", "uid=0"]).guard().unwrap();
         let admits = |uid| guard.admits(Peer::User(uid)).map(|it| it.read_only);
         assert_eq!([admits(0), admits(1)], [Some(false), Some(true)]);
