@@ -187,7 +187,16 @@ impl<'a> Reconciler<'a> {
         let undo = change
             .undo()
             .ok_or_else(|| format!("{change}: it was done"))?;
-        self.make(&undo, force, done.seat)
+        self.make(&undo, force, done.seat)?;
+        if let Change::SetExport(name, before, _) = change {
+            // Clients that only the rules taken back admitted do not stay.
+            let number = self.number(name)?;
+            let state = self.service.state();
+            if let Some(at) = state.export_at(number, &before.nbd) {
+                self.service.dismiss_clients(&state, at);
+            }
+        }
+        Ok(())
     }
 
     /// Carries out the changes of a verb, and takes all back where one fails; reasons why some of
