@@ -360,9 +360,16 @@ impl Accepting {
         self.door().to = to;
     }
 
-    /// Clients that are admitted from now on.
-    pub fn set_guard(&self, guard: Guard) {
-        self.door().guard = guard;
+    /// Clients that are admitted, and the socket's access, from now on: none that a wider mode lets
+    /// in is admitted by the rules of before.
+    ///
+    /// # Errors
+    /// As [`Accepting::set_access`]; then the rules are those of before.
+    pub fn set_terms(&self, guard: Guard, before: &Access, after: &Access) -> anyhow::Result<()> {
+        let mut door = self.door();
+        self.set_access(before, after)?;
+        door.guard = guard;
+        Ok(())
     }
 
     /// Clients that are connected.
@@ -381,9 +388,8 @@ impl Accepting {
         unfit.map(|(number, _)| *number).collect()
     }
 
-    /// As [`Accepting::set_target`], [`Accepting::set_guard`] and [`Accepting::set_access`], in one
-    /// moment for clients: where others may connect, those that were not accepted yet are
-    /// disconnected.
+    /// As [`Accepting::set_target`] and [`Accepting::set_terms`], in one moment for clients: where
+    /// others may connect, those that were not accepted yet are disconnected.
     ///
     /// # Errors
     /// As [`Accepting::set_access`].
@@ -413,7 +419,7 @@ impl Accepting {
     ///
     /// # Errors
     /// As [`PrivateSocket::set_access`]; then nothing has changed, or it is its owner's alone.
-    pub fn set_access(&self, before: &Access, after: &Access) -> anyhow::Result<()> {
+    fn set_access(&self, before: &Access, after: &Access) -> anyhow::Result<()> {
         if before == after {
             return Ok(());
         }

@@ -419,8 +419,7 @@ pub fn change(state: &mut State, number: usize, to: Export) -> anyhow::Result<()
     let there = there.context("it was removed meanwhile")?;
     let before = there.export.access();
     let guard = to.admission.guard()?;
-    there.accepting.set_access(&before, &to.access())?;
-    there.accepting.set_guard(guard);
+    there.accepting.set_terms(guard, &before, &to.access())?;
     there.export = to;
     Ok(())
 }
