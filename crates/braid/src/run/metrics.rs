@@ -3,7 +3,8 @@
 //! # Contract
 //! Cores are asked for a report once a second at most, and only for a scraper; all scrapers of that
 //! second get the same [page]. Threads of their own [serve](http) it. A reload that changes where
-//! it is served listens there first; scrapers under way finish.
+//! it is served listens there first, but for addresses that exclude each other; scrapers under way
+//! finish.
 mod http;
 mod page;
 
@@ -60,6 +61,8 @@ pub struct MetricsChange {
     guard: Option<Guard>,
     /// Serves already; `None`: the one of now goes on.
     server: Option<Server>,
+    /// Address and clients of the one of before, where it had to end first.
+    ended: Option<(MetricsAddress, Guard)>,
 }
 
 impl FromStr for MetricsAddress {
@@ -103,6 +106,18 @@ impl MetricsAddress {
             Self::Tcp(address) => TcpListener::bind(address)
                 .map(Bound::Tcp)
                 .with_context(|| format!("metrics: cannot listen on {address}")),
+        }
+    }
+
+    /// Whether only one of two addresses can be listened on: they share a port, and one of them is
+    /// every address.
+    fn excludes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tcp(one), Self::Tcp(other)) => {
+                let is_every = one.ip().is_unspecified() || other.ip().is_unspecified();
+                one != other && one.port() == other.port() && one.port() != 0 && is_every
+            }
+            _ => false,
         }
     }
 
@@ -185,10 +200,14 @@ impl Service {
     /// Serves metrics also where a configuration says, unless they are there already.
     ///
     /// # Errors
-    /// It can't listen there, there is no such user, or no thread or descriptor is left.
+    /// It can't listen there, there is no such user, or no thread or descriptor is left; then they
+    /// are served as before, or the error says that they are not.
     pub fn prepare_metrics(&self, to: &Config) -> anyhow::Result<MetricsChange> {
-        let (guard, server) = (None, None);
-        let mut change = MetricsChange { guard, server };
+        let mut change = MetricsChange {
+            guard: None,
+            server: None,
+            ended: None,
+        };
         let Some(address) = &to.metrics else {
             return Ok(change);
         };
@@ -202,20 +221,52 @@ impl Service {
             server.as_ref().is_some_and(|it| it.is_at(address))
         };
         if !is_there {
-            let Some(service) = self.metrics.service.get() else {
-                unreachable!("metrics are served once the engine has begun");
-            };
-            let bound = address.bind()?;
-            let service = Weak::clone(service);
-            change.server = Some(Server::start(
-                address.clone(),
-                bound,
-                guard.clone(),
-                service,
-            )?);
+            change.ended = self.end_excluded(address);
+            match self.begin_metrics(address, guard.clone()) {
+                Ok(server) => change.server = Some(server),
+                Err(error) => {
+                    return Err(match self.take_back_metrics(change) {
+                        Ok(()) => error,
+                        Err(why) => error.context(format!("{why:#}")),
+                    });
+                }
+            }
         }
         change.guard = Some(guard);
         Ok(change)
+    }
+
+    /// # Errors
+    /// It can't listen there, or no thread or descriptor is left.
+    fn begin_metrics(&self, address: &MetricsAddress, guard: Guard) -> anyhow::Result<Server> {
+        let Some(service) = self.metrics.service.get() else {
+            unreachable!("metrics are served once the engine has begun");
+        };
+        let bound = address.bind()?;
+        Server::start(address.clone(), bound, guard, Weak::clone(service))
+    }
+
+    /// Ends the server where an address can't be listened on beside its own. Returns what it takes
+    /// to begin it again.
+    fn end_excluded(&self, address: &MetricsAddress) -> Option<(MetricsAddress, Guard)> {
+        let mut server = self.metrics.server();
+        let ended = server.take_if(|it| it.address().excludes(address))?;
+        Some((ended.address().clone(), ended.guard()))
+    }
+
+    /// Takes back a change that was prepared.
+    ///
+    /// # Errors
+    /// The server of before had to end for it, and can't begin again.
+    pub fn take_back_metrics(&self, change: MetricsChange) -> anyhow::Result<()> {
+        // It may have the port.
+        drop(change.server);
+        if let Some((address, guard)) = change.ended {
+            let server = self.begin_metrics(&address, guard);
+            let server = server.context("metrics are served no more")?;
+            *self.metrics.server() = Some(server);
+        }
+        Ok(())
     }
 
     /// Makes a change that was prepared. Returns it in words, if there is any.
@@ -265,6 +316,23 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wildcard_excludes_other_addresses_of_its_port() {
+        for (one, other, excludes) in [
+            ("127.0.0.1:9750", "0.0.0.0:9750", true),
+            ("[::]:9750", "127.0.0.1:9750", true),
+            ("127.0.0.1:9750", "0.0.0.0:9751", false),
+            ("127.0.0.1:0", "0.0.0.0:0", false),
+            ("127.0.0.1:9750", "127.0.0.2:9750", false),
+            ("0.0.0.0:9750", "0.0.0.0:9750", false),
+            ("unix:/m.sock", "0.0.0.0:9750", false),
+        ] {
+            let [one, other] = [one, other].map(|it| it.parse::<MetricsAddress>().unwrap());
+            assert_eq!(one.excludes(&other), excludes, "{one} {other}");
+            assert_eq!(other.excludes(&one), excludes, "{other} {one}");
+        }
+    }
 
     #[test]
     fn addresses_are_read_and_shown() {

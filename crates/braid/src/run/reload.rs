@@ -81,9 +81,18 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
         Ok(())
     });
     if let Err(error) = made {
-        return Err(match steps.undo() {
-            Ok(()) => error,
-            Err(why) => error.context(format!("and not all could be taken back: {why}")),
+        let metrics = service.take_back_metrics(metrics);
+        let metrics = metrics.map_err(|error| format!("{error:#}"));
+        let whys: Vec<_> = [steps.undo(), metrics]
+            .into_iter()
+            .filter_map(Result::err)
+            .collect();
+        return Err(match whys.is_empty() {
+            true => error,
+            false => {
+                let whys = whys.join("; ");
+                error.context(format!("and not all could be taken back: {whys}"))
+            }
         });
     }
     reload.forget(&mut steps);

@@ -2,9 +2,10 @@
 //!
 //! # Contract
 //! No scraper costs the cores anything, nor memory without bound: [`CONNECTIONS_MAX`] are served at
-//! once, each for [`TIME_MAX`] at most, further ones are closed. Of a second's connections
-//! [`PER_SECOND`] are accepted; others wait in the kernel, which refuses what exceeds [`BACKLOG`].
-//! Clients that the [`Guard`] does not admit get nothing.
+//! once, each for [`TIME_MAX`] at most, further ones are closed. [`PER_SECOND`] connections of
+//! clients that the [`Guard`] admits are accepted in a second; others wait in the kernel, which
+//! refuses what exceeds [`BACKLOG`]. Clients that it does not admit get nothing, and spend nothing
+//! of that: the next connection is accepted [`REFUSED_PAUSE`] later.
 use super::super::address::Bound;
 use super::super::admission::{Guard, Peer, Refusals};
 use super::{MetricsAddress, Service};
@@ -22,11 +23,15 @@ use std::time::{Duration, Instant};
 
 /// Connections that are served at once.
 const CONNECTIONS_MAX: usize = 8;
-/// Connections that are accepted in a second.
+/// Connections of admitted clients that are accepted in a second.
 const PER_SECOND: u32 = 50;
+/// Pause after a client that is not admitted: so many of them cost little of a core.
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 16;
-/// Time of a connection, from its first byte to its last.
+/// Time of a request: as long as its place is taken by a client that asks for nothing.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(2);
+/// Time of a connection, with its request.
 const TIME_MAX: Duration = Duration::from_secs(10);
 /// Longest request.
 const REQUEST_MAX: usize = 8 << 10;
@@ -45,7 +50,7 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Connections accepted in the second that began then.
+/// Connections of admitted clients in the second that began then.
 struct Budget {
     began: Instant,
     accepted: u32,
@@ -82,6 +87,16 @@ impl Server {
     /// Whether it listens there, and scrapers can find it.
     pub fn is_at(&self, address: &MetricsAddress) -> bool {
         self.address == *address && !self.bound.is_lost()
+    }
+
+    /// Where it listens, as configured.
+    pub fn address(&self) -> &MetricsAddress {
+        &self.address
+    }
+
+    /// Clients that are admitted.
+    pub fn guard(&self) -> Guard {
+        lock(&self.guard).clone()
     }
 
     /// For people.
@@ -128,6 +143,16 @@ impl Budget {
         }
     }
 
+    /// Counts one more connection, if its client is admitted. Returns how long no other is
+    /// accepted.
+    fn pause_after(&mut self, is_admitted: bool) -> Duration {
+        if is_admitted {
+            self.spend()
+        } else {
+            REFUSED_PAUSE
+        }
+    }
+
     /// Counts one more connection. Returns how long no other is accepted.
     fn spend(&mut self) -> Duration {
         let second = Duration::from_secs(1);
@@ -166,9 +191,10 @@ fn accept(listener: &OwnedFd, unix: bool, guard: &Mutex<Guard>, service: &Weak<S
                 continue;
             }
         };
-        let pause = budget.spend();
         let peer = Peer::of(&socket, unix);
-        if lock(guard).admits(peer).is_some() {
+        let is_admitted = lock(guard).admits(peer).is_some();
+        let pause = budget.pause_after(is_admitted);
+        if is_admitted {
             serve(socket, &serving, service);
         } else if let Some(line) = refusals.more(&format!("metrics_allow does not name {peer}")) {
             log::say(format!("metrics: {line}"));
@@ -198,8 +224,9 @@ fn serve(socket: OwnedFd, serving: &Arc<AtomicUsize>, service: &Weak<Service>) {
 }
 
 fn answer(socket: &OwnedFd, service: &Weak<Service>) -> io::Result<()> {
-    let until = Instant::now() + TIME_MAX;
-    let request = read_request(socket, until)?;
+    let begun = Instant::now();
+    let request = read_request(socket, begun + REQUEST_TIME_MAX)?;
+    let until = begun + TIME_MAX;
     let (status, kind, body): (_, _, Arc<str>) = match request {
         Request::Page => match service.upgrade().map(|it| it.metrics.page(&it)) {
             Some(Ok(page)) => ("200 OK", OPEN_METRICS, page),
@@ -325,6 +352,16 @@ mod tests {
         ] {
             assert_eq!(parse(text.as_bytes()), request, "{text}");
         }
+    }
+
+    #[test]
+    fn refused_clients_spend_no_budget() {
+        let mut budget = Budget::new();
+        for _ in 0..2 * PER_SECOND {
+            assert_eq!(budget.pause_after(false), REFUSED_PAUSE);
+        }
+        assert_eq!(budget.accepted, 0);
+        assert!(budget.pause_after(true).is_zero());
     }
 
     #[test]
