@@ -372,6 +372,11 @@ impl Accepting {
         Ok(())
     }
 
+    /// Clients that are admitted now.
+    pub fn guard(&self) -> Guard {
+        self.door().guard.clone()
+    }
+
     /// Clients that are connected.
     pub fn clients(&self) -> &Arc<Clients> {
         &self.clients

@@ -11,7 +11,7 @@
 //! volume, all are. Exports of a mirror that was stopped come, change and go without listening
 //! until it starts.
 use super::address::{Accepting, Bound, NbdAddress, Towards};
-use super::admission::{Admission, Rule};
+use super::admission::{Admission, Guard, Rule};
 use super::config::{Config, Export};
 use super::service::{Exported, Service, State};
 use crate::control::access::{Mode, Name};
@@ -40,6 +40,38 @@ pub struct ExportParams {
     pub allow: Vec<Rule>,
     #[serde(default)]
     pub open: bool,
+}
+
+/// An export that listens, and takes no clients yet. Made without the lock of the state: the users
+/// of its rules are looked up.
+pub struct BoundExport {
+    pub export: Export,
+    pub bound: Bound,
+    pub guard: Guard,
+}
+
+/// An export that gets another volume. Made without the lock of the state, as [`BoundExport`].
+pub struct ExportMove {
+    /// Number that it has.
+    pub number: usize,
+    /// Its volume to be.
+    pub volume: u16,
+    pub export: Export,
+    pub guard: Guard,
+}
+
+impl BoundExport {
+    /// Listens.
+    ///
+    /// # Errors
+    /// It can't be, or there is no such user.
+    pub fn bind(export: &Export) -> anyhow::Result<Self> {
+        Ok(Self {
+            guard: export.admission.guard()?,
+            bound: export.nbd.bind(&export.access())?,
+            export: export.clone(),
+        })
+    }
 }
 
 /// How long clients that go to another core may finish what is in flight, ns: shorter than what
@@ -124,7 +156,7 @@ impl Service {
                 let bound = bound.with_context(|| format!("volume {}", of.name))?;
                 let target = Towards::Export(number as u32, self.senders.seats(volume));
                 let clients = Arc::clone(there.accepting.clients());
-                let guard = there.export.admission.guard()?;
+                let guard = there.accepting.guard();
                 there.accepting = Accepting::start(bound, target, guard, clients)?;
                 words.push(format!("made {} again", there.uri));
             }
@@ -193,13 +225,13 @@ impl Service {
     ///
     /// # Panics
     /// No number is free: see [`State::ensure_exports`].
-    fn move_export(
-        &self,
-        state: &mut State,
-        number: usize,
-        volume: u16,
-        export: Export,
-    ) -> anyhow::Result<usize> {
+    fn move_export(&self, state: &mut State, it: ExportMove) -> anyhow::Result<usize> {
+        let ExportMove {
+            number,
+            volume,
+            export,
+            guard,
+        } = it;
         let Some(to) = state.free_export() else {
             unreachable!("room for exports was seen under this lock");
         };
@@ -209,7 +241,6 @@ impl Service {
         self.offer_export(state, to, volume, &export);
         let target = Towards::Export(to as u32, self.senders.seats(volume));
         let access = (there.export.access(), export.access());
-        let guard = export.admission.guard()?;
         there
             .accepting
             .move_to(target, guard, &access.0, &access.1)?;
@@ -244,34 +275,39 @@ impl Service {
     pub fn begin_exports(
         &self,
         state: &mut State,
-        bound: Vec<(u16, Export, Bound)>,
-        moves: Vec<(usize, u16, Export)>,
+        bound: Vec<(u16, BoundExport)>,
+        moves: Vec<ExportMove>,
     ) -> anyhow::Result<Vec<String>> {
         let (mut added, mut moved, mut uris) = (Vec::new(), Vec::new(), Vec::new());
         let begun = 'begun: {
-            for (volume, export, bound) in bound {
-                let nbd = export.nbd.clone();
-                match self.add_export(state, volume, export, Some(bound)) {
+            for (volume, bound) in bound {
+                let nbd = bound.export.nbd.clone();
+                match self.add_export(state, volume, bound) {
                     Ok(uri) => uris.push(uri),
                     Err(error) => break 'begun Err(error),
                 }
                 added.push((volume, nbd));
             }
-            for (number, volume, export) in moves {
-                let Some(before) = state.exports[number].as_ref() else {
-                    unreachable!("export {number} was seen under this lock");
+            for it in moves {
+                let Some(there) = state.exports[it.number].as_ref() else {
+                    unreachable!("export {} was seen under this lock", it.number);
                 };
-                let before = (before.volume, before.export.clone());
-                match self.move_export(state, number, volume, export) {
-                    Ok(number) => moved.push((number, before)),
+                let before = ExportMove {
+                    number: it.number,
+                    volume: there.volume,
+                    export: there.export.clone(),
+                    guard: there.accepting.guard(),
+                };
+                match self.move_export(state, it) {
+                    Ok(number) => moved.push(ExportMove { number, ..before }),
                     Err(error) => break 'begun Err(error),
                 }
             }
             Ok(uris)
         };
         begun.map_err(|mut error: anyhow::Error| {
-            for (number, (volume, export)) in moved.into_iter().rev() {
-                if let Err(why) = self.move_export(state, number, volume, export) {
+            for it in moved.into_iter().rev() {
+                if let Err(why) = self.move_export(state, it) {
                     error = error.context(format!("and not all could be taken back: {why:#}"));
                 }
             }
@@ -410,15 +446,14 @@ impl State {
     }
 }
 
-/// Makes an export what it is to be now.
+/// Makes an export what it is to be now, with the guard of its rules.
 ///
 /// # Errors
 /// Its socket can't be given to whom it is for; then nothing has changed.
-pub fn change(state: &mut State, number: usize, to: Export) -> anyhow::Result<()> {
+pub fn change(state: &mut State, number: usize, to: Export, guard: Guard) -> anyhow::Result<()> {
     let there = state.exports[number].as_mut();
     let there = there.context("it was removed meanwhile")?;
     let before = there.export.access();
-    let guard = to.admission.guard()?;
     there.accepting.set_terms(guard, &before, &to.access())?;
     there.export = to;
     Ok(())

@@ -5,11 +5,10 @@
 //! when [`Reconciler::step`] returns, or nothing of it is; one that the engine makes after that is
 //! taken back by itself (T55). An export that was added listens, and takes clients once the caller
 //! lets it ([`Reconciler::take_bound`]); those of a verb do when it is done.
-use super::address::Bound;
 use super::config::Export;
 use super::desired::{Desired, DesiredVolume, MirrorSettings, PathSpec};
 use super::entries::AdminState;
-use super::exports;
+use super::exports::{self, BoundExport};
 use super::late::{JOIN_MORE_NS, JOIN_NS};
 use super::locks::Alone;
 use super::mirrors::Dropped;
@@ -33,7 +32,7 @@ pub struct Reconciler<'a> {
     /// Numbers of volumes that were opened, which are not there yet.
     opened: BTreeMap<String, u16>,
     /// Exports that listen, by the names of their volumes.
-    bound: Vec<(String, Export, Bound)>,
+    bound: Vec<(String, BoundExport)>,
     /// Addresses of exports over NVMe/TCP that listen.
     host_ports: Vec<HostPort>,
     /// Destinations of absent paths that join, by URI.
@@ -58,10 +57,9 @@ fn of_leg<T>(made: Result<T, ControlError>) -> Result<T, String> {
 }
 
 /// An export of the volume of this name listens.
-fn bound(name: &str, export: &Export) -> Result<(String, Export, Bound), String> {
-    let bound = export.nbd.bind(&export.access());
-    let bound = bound.map_err(|error| format!("{error:#}"))?;
-    Ok((name.to_owned(), export.clone(), bound))
+fn bound(name: &str, export: &Export) -> Result<(String, BoundExport), String> {
+    let bound = BoundExport::bind(export).map_err(|error| format!("{error:#}"))?;
+    Ok((name.to_owned(), bound))
 }
 
 /// Number and place of a path that comes back.
@@ -236,7 +234,7 @@ impl<'a> Reconciler<'a> {
             // One of them may be a stopped mirror's by now, which listens nowhere.
             let mut addresses = bound.iter();
             addresses
-                .try_for_each(|(volume, it, _)| state.ensure_address(*volume, &it.nbd))
+                .try_for_each(|(volume, it)| state.ensure_address(*volume, &it.export.nbd))
                 .map_err(anyhow::Error::msg)
                 .and_then(|()| self.service.begin_exports(&mut state, bound, Vec::new()))
         };
@@ -246,7 +244,7 @@ impl<'a> Reconciler<'a> {
     }
 
     /// Exports that listen, by the numbers of their volumes; their clients wait to be accepted.
-    pub fn take_bound(&mut self) -> Vec<(u16, Export, Bound)> {
+    pub fn take_bound(&mut self) -> Vec<(u16, BoundExport)> {
         let bound = std::mem::take(&mut self.bound);
         let number = |name: &str| match self.opened.get(name) {
             Some(number) => *number,
@@ -256,8 +254,7 @@ impl<'a> Reconciler<'a> {
             },
         };
         let of = bound.into_iter();
-        of.map(|(name, export, bound)| (number(&name), export, bound))
-            .collect()
+        of.map(|(name, bound)| (number(&name), bound)).collect()
     }
 
     /// Addresses of exports over NVMe/TCP that listen, and take no host yet.
@@ -382,7 +379,7 @@ impl<'a> Reconciler<'a> {
             Change::AddExport(..) | Change::SetExport(..) if service.state().is_stopped(name) => {}
             Change::AddExport(_, export) => self.bound.push(bound(name, export)?),
             Change::RemoveExport(_, export) => {
-                let is_it = |it: &(String, Export, Bound)| it.0 == name && it.1 == *export;
+                let is_it = |it: &(String, BoundExport)| it.0 == name && it.1.export == *export;
                 let before = self.bound.len();
                 self.bound.retain(|it| !is_it(it));
                 let number = self.number(name);
@@ -394,10 +391,12 @@ impl<'a> Reconciler<'a> {
             }
             Change::SetExport(_, before, after) => {
                 let number = self.number(name)?;
+                let guard = after.admission.guard();
+                let guard = guard.map_err(|error| format!("{error:#}"))?;
                 let mut state = service.state();
                 let at = state.export_at(number, &before.nbd);
                 let at = at.ok_or_else(|| format!("{} was removed meanwhile", before.nbd))?;
-                let changed = exports::change(&mut state, at, after.clone());
+                let changed = exports::change(&mut state, at, after.clone(), guard);
                 changed.map_err(|error| format!("{error:#}"))?;
             }
             _ => unreachable!("{change}: it is about no export"),

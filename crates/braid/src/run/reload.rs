@@ -12,9 +12,11 @@
 //! Only the volumes that it changes are closed to other verbs meanwhile. A volume with clients
 //! leaves by force only. Takes as long as paths take to connect and drain;
 //! not to be called by the thread that attends to what the cores tell.
-use super::config::{Config, Volume};
+use super::admission::Guard;
+use super::config::{Config, Export, Volume};
 use super::desired::Desired;
 use super::entries::PathEntry;
+use super::exports::ExportMove;
 use super::live;
 use super::locks::Alone;
 use super::mirrors::{name_legs, refuse_legs};
@@ -358,10 +360,25 @@ impl<'a> Reload<'a> {
         }
     }
 
+    /// Exports that get another volume: names of both, and the guard of its rules. Not under the
+    /// lock of the state: users are looked up.
+    fn moved_exports(&self) -> anyhow::Result<Vec<(String, String, Export, Guard)>> {
+        let moves = self.plan.iter().filter_map(|change| match change {
+            Change::MoveExport(from, to, export) => Some((from, to, export)),
+            _ => None,
+        });
+        let moves = moves.map(|(from, to, export)| {
+            let guard = export.admission.guard()?;
+            Ok((from.clone(), to.clone(), export.clone(), guard))
+        });
+        moves.collect()
+    }
+
     /// Exports take clients, then what can't fail.
     fn rest(&mut self, steps: &mut Reconciler<'_>, gone: &[u16]) -> anyhow::Result<()> {
         let service = self.service;
         let bound = steps.take_bound();
+        let moved = self.moved_exports()?;
         let renames = self.renames.clone();
         let names = service.changes.names();
         let mut choices = service.choices();
@@ -381,13 +398,14 @@ impl<'a> Reload<'a> {
             new.map(|it| it.0)
                 .or_else(|| state.volumes.number(name).ok())
         };
-        let moves = self.plan.iter().filter_map(|change| match change {
-            Change::MoveExport(from, to, export) => {
+        let moves = moved.into_iter().filter_map(|(from, to, export, guard)| {
+            Some(ExportMove {
                 // Else it was removed by hand meanwhile.
-                let at = state.export_at(number(&state, from)?, &export.nbd)?;
-                Some((at, number(&state, to)?, export.clone()))
-            }
-            _ => None,
+                number: state.export_at(number(&state, &from)?, &export.nbd)?,
+                volume: number(&state, &to)?,
+                export,
+                guard,
+            })
         });
         let moves: Vec<_> = moves.collect();
         state.ensure_exports(bound.len() + moves.len())?;
@@ -484,7 +502,7 @@ fn changed_clients(
     service: &Service,
     state: &State,
     at: usize,
-    (before, after): (&super::config::Export, &super::config::Export),
+    (before, after): (&Export, &Export),
 ) -> String {
     if before.read_only != after.read_only {
         service.renew_export(state, at);

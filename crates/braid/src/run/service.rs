@@ -5,7 +5,7 @@
 //! # Contract
 //! One call at a time changes a volume ([`VerbQueues`](super::locks::VerbQueues)). A change has
 //! been handed to all cores when it is answered; it is in force within a loop turn of each.
-use super::address::{Accepting, Bound, Towards};
+use super::address::{Accepting, Towards};
 use super::call::{EngineCall, KnobParams, PolicyParams, ReloadParams};
 use super::choices::Choices;
 use super::config::{Config, Export, PathKeys, Volume};
@@ -18,6 +18,7 @@ use super::events::hook::Hook;
 use super::events::watch::Watch;
 use super::events::{Event, Events, Kind};
 use super::explain::Asked;
+use super::exports::BoundExport;
 use super::health::Health;
 use super::health::maintenance::Maintenance;
 use super::known::Known;
@@ -300,14 +301,17 @@ impl Service {
     /// # Errors
     /// The first that can't be.
     pub fn export_configured(&self) -> anyhow::Result<()> {
-        let mut state = self.state();
-        let volumes = state.volumes.iter();
-        let volumes: Vec<_> = volumes
-            .map(|(at, it)| (at, it.of.exports.clone()))
-            .collect();
+        let volumes: Vec<_> = {
+            let state = self.state();
+            let volumes = state.volumes.iter();
+            volumes
+                .map(|(at, it)| (at, it.of.exports.clone()))
+                .collect()
+        };
         for (volume, exports) in volumes {
             for export in exports {
-                self.add_export(&mut state, volume, export, None)?;
+                let bound = BoundExport::bind(&export)?;
+                self.add_export(&mut self.state(), volume, bound)?;
             }
         }
         Ok(())
@@ -334,7 +338,7 @@ impl Service {
             .try_for_each(|it| it.map(drop).map_err(anyhow::Error::msg))
     }
 
-    /// Listens, if it isn't `bound` yet, and takes clients.
+    /// Takes clients of an export that listens.
     ///
     /// # Errors
     /// It can't be, or there are too many.
@@ -342,19 +346,18 @@ impl Service {
         &self,
         state: &mut State,
         volume: u16,
-        export: Export,
-        bound: Option<Bound>,
+        listening: BoundExport,
     ) -> anyhow::Result<String> {
         state.ensure_open()?;
         state.ensure_exports(1)?;
         let Some(number) = state.free_export() else {
             unreachable!("room for exports was seen under this lock");
         };
-        let guard = export.admission.guard()?;
-        let bound = match bound {
-            Some(bound) => bound,
-            None => export.nbd.bind(&export.access())?,
-        };
+        let BoundExport {
+            export,
+            bound,
+            guard,
+        } = listening;
         let uri = bound.uri(&export.nbd);
         self.offer_export(state, number, volume, &export);
         let target = Towards::Export(number as u32, self.senders.seats(volume));
