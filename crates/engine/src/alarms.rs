@@ -543,6 +543,7 @@ impl Watched {
         let last_ns = self.flaps.at_ns.back();
         let flaps = last_ns.filter(|_| self.holds(Kind::Flapping));
         let flaps = flaps.map(|at_ns| at_ns.saturating_add(limits.flap_window_ns));
-        [errors, flaps].into_iter().flatten().min()
+        let slow = self.series.iter().filter_map(Series::idle_end_ns).min();
+        [errors, flaps, slow].into_iter().flatten().min()
     }
 }

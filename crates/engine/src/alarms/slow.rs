@@ -6,6 +6,9 @@
 //! them. A path whose peers have no I/O has to do [`TIMES_ALONE`] times worse, do less than half
 //! of the I/O than before, and for longer: else it may just have more to do.
 //!
+//! A series without I/O for [`IDLE_NS`] is not slow any more: probes, which show the end, are reads,
+//! and local paths have none.
+//!
 //! No round counts in which the machine itself was late: its cores noticed nothing for a part of
 //! the difference, or half of all other paths, of whatever volume, became twice as slow too.
 use super::{Limits, Subject, Verdict, Why};
@@ -44,6 +47,8 @@ const LASTS_ALONE_NS: u64 = 10_000_000_000;
 const ROUNDS: u32 = 3;
 /// For so long it has to be well again.
 const WELL_NS: u64 = 2_500_000_000;
+/// A series without I/O for so long is not slow any more: nothing shows it.
+pub(super) const IDLE_NS: u64 = 60_000_000_000;
 /// One part in so many of the difference is as much as the cores may be late.
 const LATE_PART: u64 = 4;
 
@@ -201,6 +206,11 @@ impl Series {
         self.round.add(latencies);
     }
 
+    /// When a slow series without I/O is judged as [`IDLE_NS`] has passed, ns.
+    pub fn idle_end_ns(&self) -> Option<u64> {
+        self.is_slow.then(|| self.until_ns.saturating_add(IDLE_NS))
+    }
+
     /// Ends the round, if it has samples enough. Returns the last one, if it is recent.
     pub fn end_round(&mut self, is_slow: bool, now_ns: u64) -> Option<Growth> {
         self.collect(is_slow, now_ns);
@@ -233,6 +243,7 @@ impl Series {
 
     fn judge(&mut self, op: usize, peers: &Peers<'_>, limits: &Limits, late_ns: u64, now_ns: u64) {
         let is_new = core::mem::take(&mut self.is_new);
+        self.is_slow &= limits.slow_ns > 0 && now_ns.saturating_sub(self.until_ns) < IDLE_NS;
         let Some((growth, _)) = self.last.filter(|_| is_new) else {
             return;
         };

@@ -175,6 +175,43 @@ fn slow_path_without_io_is_well_again_by_probes() {
     assert!(it.changes[0].ended_ns.is_some());
 }
 
+/// Probes are reads: of writes they say nothing.
+#[test]
+fn slow_writes_without_io_end_when_idle() {
+    let (_, mut it) = begins_and_ends(|_| reads(5, 101 * MS));
+    let writes = |mut it: PathWindow| {
+        it.latencies.swap(0, 1);
+        it
+    };
+    it.run(60 * S, |_| writes(reads(40, MS)));
+    assert!(it.only_change(0).0.ended_ns.is_some());
+    it.run(20 * S, |at| match at.path.0 {
+        1 => writes(reads(5, 101 * MS)),
+        _ => writes(reads(40, MS)),
+    });
+    it.now_ns += COLLECT_NS;
+    it.judge();
+    assert!(it.only_change(0).0.ended_ns.is_none());
+    let last_ns = it.now_ns - COLLECT_NS;
+    assert_eq!(it.alarms.poll_timeout(), Some(last_ns + slow::IDLE_NS));
+    it.now_ns = last_ns + slow::IDLE_NS;
+    it.judge();
+    assert!(it.only_change(0).0.ended_ns.is_some());
+    assert_eq!(it.alarms.poll_timeout(), None);
+}
+
+#[test]
+fn slow_path_without_io_ends_when_switched_off() {
+    let (_, mut it) = begins_and_ends(|_| reads(5, 101 * MS));
+    let off = Limits {
+        slow_ns: 0,
+        ..Limits::default()
+    };
+    it.alarms.set_limits(off, it.now_ns);
+    it.judge();
+    assert!(it.only_change(0).0.ended_ns.is_some());
+}
+
 #[test]
 fn one_error_in_five_begins_and_ends() {
     let (why, mut it) = begins_and_ends(|_| PathWindow {
