@@ -6,7 +6,7 @@
 //! a [`Change`], and figures ([`Why`]). The end has stricter thresholds than the beginning
 //! (hysteresis), so that a condition at its threshold does not begin and end all the time.
 //!
-//! * [`Kind::Slow`]: against its own past and against its peers ([`slow`])
+//! * [`Kind::Slow`]: against its own past and against its peers (`slow`)
 //! * [`Kind::Errors`]: more than [`Limits::errors_permille`] of its I/O in [`ERRORS_NS`], and at
 //!   least [`ERRORS_MIN`]
 //! * [`Kind::Flapping`]: [`Limits::flaps`] losses within [`Limits::flap_window_ns`]; it ends once

@@ -273,8 +273,8 @@ impl Events {
         self.kept().since(since, self.first, most)
     }
 
-    /// As [`Self::since`], once there are some or until `until` says so, which is asked now and then, and at
-    /// the end of the engine.
+    /// As [`Self::since`], once there are some or until `until` says so, which is asked now and
+    /// then, and at the end of the engine.
     pub fn wait(&self, since: u64, most: usize, until: impl Fn() -> bool) -> Unseen {
         let mut kept = self.kept();
         while !kept.closed && kept.next - 1 == since && !until() {

@@ -46,7 +46,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if !is_terminal || args.common.output == Format::Json {
         return Err(Usage::error(
-            "top needs a terminal; braid stat --interval 1s prints to files and pipes, also as JSON",
+            "top needs a terminal; braid stat --interval 1s prints to files and pipes, or JSON",
         ));
     }
     let asked = args.clone();

@@ -6,8 +6,8 @@
 //! them. A path whose peers have no I/O has to do [`TIMES_ALONE`] times worse, do less than half
 //! of the I/O than before, and for longer: else it may just have more to do.
 //!
-//! A series without I/O for [`IDLE_NS`] is not slow any more: probes, which show the end, are reads,
-//! and local paths have none.
+//! A series without I/O for [`IDLE_NS`] is not slow any more: probes, which show the end, are
+//! reads, and local paths have none.
 //!
 //! No round counts in which the machine itself was late: its cores noticed nothing for a part of
 //! the difference, or half of all other paths, of whatever volume, became twice as slow too.

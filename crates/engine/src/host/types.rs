@@ -406,8 +406,8 @@ pub enum HostEvent {
     /// With recovery: no path of the volume is live now, though all were tried; all are tried again
     /// and again. I/O waits, or the volume is not yet ready.
     NoPath(u16),
-    /// With recovery: a path that was lost is live again; or something of a mirror is well again, or
-    /// was done; one line.
+    /// With recovery: a path that was lost is live again; or something of a mirror is well again,
+    /// or was done; one line.
     Returned(u16, String),
     /// Core 0, where [`Recovery::marks`]: a controller is to be used whose bound must be kept
     /// durably before. Answered by [`HostControl::Marked`] or [`HostControl::Barred`]; until then

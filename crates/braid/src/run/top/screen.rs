@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //! [`Screen::lines`] returns exactly as many lines as the terminal has rows, none wider than it,
-//! however small it is. What is selected is known by its name, so that it stays selected when rows
+//! however small it is. The selected row is known by its name, so that it stays selected when rows
 //! move. While it is paused answers are kept back; an engine that does not answer is shown with
 //! what it answered last.
 use super::rows::{self, Column, OF_CLIENTS, OF_PATHS, OF_VOLUMES, Row};

@@ -88,7 +88,8 @@ fn configure(directory: &Path, metrics: SocketAddr, uris: &[String; 2]) {
 fn prometheus(directory: &Path, engine: SocketAddr) -> (Process, SocketAddr) {
     let config = format!(
         "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [\"{}\"]\n\
-         scrape_configs:\n  - job_name: braid\n    static_configs: [{{ targets: [\"{engine}\"] }}]\n",
+         scrape_configs:\n  - job_name: braid\n    \
+         static_configs: [{{ targets: [\"{engine}\"] }}]\n",
         contrib("prometheus-alerts.yml").display()
     );
     let [file, data] = ["prometheus.yml", "data"].map(|name| directory.join(name));
