@@ -75,6 +75,8 @@ pub(crate) struct PathFailures {
 struct PathFailure {
     volume: u16,
     cookie: u64,
+    /// When its I/O was submitted: cookies are used again.
+    started_ns: u64,
     path: PathIndex,
     error: DeviceError,
 }
@@ -87,30 +89,43 @@ impl PathFailures {
         }
     }
 
-    /// A path has failed the I/O of this cookie.
-    pub fn note(&mut self, volume: u16, cookie: u64, path: PathIndex, error: DeviceError) {
+    /// A path has failed the I/O of this cookie, which was submitted at `started_ns`.
+    pub fn note(
+        &mut self,
+        volume: u16,
+        (cookie, started_ns): (u64, u64),
+        path: PathIndex,
+        error: DeviceError,
+    ) {
         self.latest[self.next % KEPT_MAX] = Some(PathFailure {
             volume,
             cookie,
+            started_ns,
             path,
             error,
         });
         self.next = self.next.wrapping_add(1);
     }
 
-    /// The last failure of an I/O.
-    fn find(&self, volume: u16, cookie: u64) -> Option<&PathFailure> {
+    /// The last failure of an I/O that was submitted at `since_ns` or later.
+    fn find(&self, volume: u16, cookie: u64, since_ns: u64) -> Option<&PathFailure> {
         let newest_first = (0..KEPT_MAX).map(|back| self.next.wrapping_sub(1 + back) % KEPT_MAX);
         let mut all = newest_first.filter_map(|at| self.latest[at].as_ref());
-        all.find(|it| (it.volume, it.cookie) == (volume, cookie))
+        all.find(|it| (it.volume, it.cookie) == (volume, cookie) && it.started_ns >= since_ns)
     }
 }
 
 impl Multipath {
-    /// URI of the path that has failed the I/O of this cookie last, and its answer; `None`: no path
-    /// has, or later failures have come over it.
-    pub(crate) fn failure_of(&self, volume: u16, cookie: u64) -> Option<(String, DeviceError)> {
-        let it = self.failures().find(volume, cookie)?;
+    /// URI of the path that has failed an I/O of this cookie last, and its answer; `None`: no path
+    /// has, or later failures have come over it. `since_ns`: when the request of the cookie began;
+    /// failures of I/Os before it are another request's.
+    pub(crate) fn failure_of(
+        &self,
+        volume: u16,
+        cookie: u64,
+        since_ns: u64,
+    ) -> Option<(String, DeviceError)> {
+        let it = self.failures().find(volume, cookie, since_ns)?;
         Some((self.path_uri(volume, it.path)?.to_owned(), it.error))
     }
 }
@@ -124,14 +139,16 @@ mod tests {
     fn latest_failure_of_an_io_is_found_until_others_come_over_it() {
         let mut failures = PathFailures::new();
         let full = DeviceError::Full;
-        failures.note(3, 7, PathIndex(0), DeviceError::Os(5));
-        failures.note(3, 7, PathIndex(1), full);
-        failures.note(4, 7, PathIndex(2), DeviceError::Lost);
-        let found = failures.find(3, 7).unwrap();
+        failures.note(3, (7, 50), PathIndex(0), DeviceError::Os(5));
+        failures.note(3, (7, 50), PathIndex(1), full);
+        failures.note(4, (7, 50), PathIndex(2), DeviceError::Lost);
+        let found = failures.find(3, 7, 50).unwrap();
         assert_eq!((found.path, found.error), (PathIndex(1), full));
-        assert!(failures.find(3, 8).is_none());
-        (0..KEPT_MAX as u64).for_each(|it| failures.note(3, 100 + it, PathIndex(0), full));
-        assert!(failures.find(3, 7).is_none());
+        assert!(failures.find(3, 7, 51).is_none(), "its cookie is another's");
+        assert!(failures.find(3, 8, 0).is_none());
+        let later = 100..100 + KEPT_MAX as u64;
+        later.for_each(|it| failures.note(3, (it, 60), PathIndex(0), full));
+        assert!(failures.find(3, 7, 0).is_none());
     }
 
     #[test]

@@ -150,6 +150,8 @@ struct Namespace {
 /// One request of the target.
 struct Request {
     of: DeviceRequest,
+    /// When it began, ns.
+    begun_ns: u64,
     pipeline: Pipeline,
     /// Bytes that a Compare has compared.
     compared: u32,
@@ -564,6 +566,7 @@ impl NvmeServer {
         };
         let before = self.requests[at].replace(Request {
             of,
+            begun_ns: now_ns,
             pipeline,
             compared: 0,
             verdict: None,
@@ -765,7 +768,7 @@ impl NvmeServer {
             }
         }
         if let Err(status) = result {
-            self.tell_error(devices, &request.of, status, outcome, now_ns);
+            self.tell_error(devices, &request, status, outcome, now_ns);
         }
         self.target.request_ended(id, result, now_ns);
     }
@@ -775,7 +778,7 @@ impl NvmeServer {
     fn tell_error(
         &mut self,
         devices: &Devices,
-        of: &DeviceRequest,
+        request: &Request,
         status: Status,
         outcome: Option<Outcome>,
         now_ns: u64,
@@ -783,7 +786,9 @@ impl NvmeServer {
         if !self.errors.is_described(now_ns) {
             return;
         }
+        let of = &request.of;
         let volume = of.device.0;
+        let cookie = self.cookie(of.id);
         let host = self.target.host_of(of.id);
         let host = host.map(|it| format!("host {:032x}", u128::from_be_bytes(it)));
         self.events
@@ -802,7 +807,7 @@ impl NvmeServer {
                 length: of.length,
                 error: status.to_string().into(),
                 outcome,
-                path: devices.host().failure_of(volume, self.cookie(of.id)),
+                path: devices.host().failure_of(volume, cookie, request.begun_ns),
             })));
     }
 

@@ -66,6 +66,7 @@ impl NbdServer {
         let block = self.block(volume);
         let work = &mut self.table[ticket];
         work.begin(client, volume, request, block);
+        work.begun_ns = self.course.now_ns;
         self.counters[export as usize].merged += u64::from(work.edge_count > 0);
         let is_there = self.take_memory(ticket);
         if !is_there {
@@ -351,7 +352,9 @@ impl NbdServer {
                 length: work.request.length.into(),
                 error: error.to_string().into(),
                 outcome,
-                path: devices.host().failure_of(volume, ticket.into()),
+                path: devices
+                    .host()
+                    .failure_of(volume, ticket.into(), work.begun_ns),
             })));
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Work {
     pub pipeline: Pipeline,
     pub client: u16,
     pub request: Request,
+    /// When it began, ns.
+    pub begun_ns: u64,
     /// Bytes of its blocks, as they were when the request began.
     pub block: u32,
     /// Its memory is its client's own.
@@ -56,6 +58,7 @@ impl Work {
             pipeline: Pipeline::default(),
             client: 0,
             request: Request::flush(0),
+            begun_ns: 0,
             block: 512,
             own: false,
             debt: None,

@@ -95,9 +95,8 @@ impl Sessions<'_> {
         let path = &self.volume.paths[at];
         let mut outcome = device::outcome(end, &path.known.target.crdt, retries);
         if let Err(error) = end {
-            let cookie = self.on.ios.get(index).io.cookie;
-            let volume = self.volume.number;
-            self.on.failures.note(volume, cookie, at, error);
+            let which = (slot.io.cookie, slot.started_ns);
+            self.on.failures.note(self.volume.number, which, at, error);
         }
         if op == IoOp::Flush {
             outcome = device::outcome_of_flush(&path.kind, end, outcome);
@@ -446,9 +445,10 @@ impl VolumeIo<'_> {
     /// A command has ended, and not well.
     #[cold]
     fn failed(&mut self, at: PathIndex, index: u32, status: Status, now_ns: u64) {
-        let cookie = self.on.ios.get(index).io.cookie;
+        let slot = self.on.ios.get(index);
+        let which = (slot.io.cookie, slot.started_ns);
         let error = DeviceError::Nvme(status);
-        self.on.failures.note(self.volume.number, cookie, at, error);
+        self.on.failures.note(self.volume.number, which, at, error);
         let path = &self.volume.paths[at];
         let queue = path.session.queue.as_ref();
         let over = queue.is_none_or(|queue| queue.has_failed());
