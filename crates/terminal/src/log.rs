@@ -154,13 +154,11 @@ pub fn at(level: Level, text: String) {
 }
 
 /// Writes one line of a kind that a peer can cause as often as it likes, about this object, unless
-/// there were too many of late. Returns whether it did.
-pub fn seldom(kind: &'static str, object: &str, level: Level, text: String) -> bool {
-    let passes = LIMITS.admit(kind, object, level);
-    if passes {
+/// there were too many of late.
+pub fn seldom(kind: &'static str, object: &str, level: Level, text: String) {
+    if LIMITS.admit(kind, object, level) {
         at(level, text);
     }
-    passes
 }
 
 /// Writes why the program ends, behind all that was said before.

@@ -7,8 +7,9 @@
 //! one that is too slow, or away, is told how many events it has lost.
 //!
 //! # Limits
-//! [`KEPT_MAX`] events are kept, each with a text of [`TEXT_MAX`] bytes at most. [`FOLLOWERS_MAX`]
-//! readers may wait for more.
+//! [`KEPT_MAX`] events are kept, each with a text of [`TEXT_MAX`] bytes at most. Events of clients,
+//! which can come and go as often as they like, take [`CLIENT_EVENTS_MAX`] of these places once all
+//! are taken. [`FOLLOWERS_MAX`] readers may wait for more.
 pub mod hook;
 pub mod show;
 pub mod watch;
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Events that are kept.
 const KEPT_MAX: usize = 1024;
+/// Events of clients among them, once there is no room for others.
+const CLIENT_EVENTS_MAX: usize = KEPT_MAX / 2;
 /// Longest text of an event, bytes.
 const TEXT_MAX: usize = 512;
 /// Events of one answer: they fit into a control message.
@@ -174,7 +177,7 @@ impl Numbered {
 pub struct Unseen {
     /// In their order; there may be more.
     pub events: Vec<Numbered>,
-    /// Those before them that are not kept any more.
+    /// Those before and between them that are not kept any more.
     pub lost: u64,
     /// The reader has the number of an earlier run of the engine: all that came between is lost,
     /// and nothing tells how many.
@@ -186,6 +189,7 @@ pub struct Unseen {
 struct Kept {
     /// Number of the next one.
     next: u64,
+    /// By ascending number. Numbers are missing where events of clients were dropped.
     events: VecDeque<Numbered>,
     closed: bool,
 }
@@ -243,9 +247,7 @@ impl Events {
     /// One more event.
     pub fn emit(&self, event: Event) {
         let mut kept = self.kept();
-        if kept.events.len() == KEPT_MAX {
-            kept.events.pop_front();
-        }
+        kept.make_room();
         let number = kept.next;
         kept.next += 1;
         kept.events.push_back(Numbered {
@@ -321,19 +323,34 @@ impl Events {
 }
 
 impl Kept {
+    /// Drops an event where all places are taken: the oldest of clients if they have more than
+    /// their share, or a client that reconnects all the time would drive out all others.
+    fn make_room(&mut self) {
+        if self.events.len() < KEPT_MAX {
+            return;
+        }
+        let of_client = |it: &Numbered| it.event.kind == Kind::Client;
+        let count = self.events.iter().filter(|it| of_client(it)).count();
+        let oldest = self.events.iter().position(of_client);
+        match oldest.filter(|_| count > CLIENT_EVENTS_MAX) {
+            Some(at) => drop(self.events.remove(at)),
+            None => drop(self.events.pop_front()),
+        }
+    }
+
     fn since(&self, since: Option<u64>, first: u64, most: usize) -> Unseen {
-        let oldest = self.next - self.events.len() as u64;
+        let oldest = self.events.front().map_or(self.next, |it| it.number);
         // The clock may have been set back between two runs.
         let known = since.filter(|it| *it == 0 || (first - 1..self.next).contains(it));
         let is_of_other_run = since.is_some() && known.is_none();
         // 0: all of this run, those that are not kept any more included.
         let known = known.map(|it| it.max(first - 1));
         let from = known.map_or(oldest, |it| it + 1);
-        let lost = oldest.saturating_sub(from);
-        let skipped = from.max(oldest) - oldest;
-        let events = self.events.iter().skip(skipped as usize);
+        let skipped = self.events.partition_point(|it| it.number < from);
+        let events = self.events.iter().skip(skipped);
         let events: Vec<Numbered> = events.take(most).cloned().collect();
         let last = events.last().map_or(self.next - 1, |it| it.number);
+        let lost = last + 1 - from - events.len() as u64;
         Unseen {
             events,
             lost,
@@ -394,6 +411,40 @@ mod tests {
         assert_eq!((numbers(&late), late.lost), (vec![6], 2));
         assert_eq!(events.since(Some(0), 1).lost, 5);
         assert_eq!(events.since(None, 1).lost, 0, "it asks for what is kept");
+    }
+
+    /// A client that reconnects all the time, and a path that was lost before it.
+    #[test]
+    fn storm_of_clients_keeps_other_events_and_is_counted() {
+        let events = Events::started(UNIX_EPOCH);
+        events.emit(event("failed"));
+        let storm = 3 * KEPT_MAX as u64;
+        for _ in 0..storm {
+            events.emit(Event::new(Kind::Client, "connected"));
+        }
+        events.emit(event("live"));
+        let (mut seen, mut read, mut lost) = (0, 0, 0);
+        let mut others = Vec::new();
+        loop {
+            let unseen = events.since(Some(seen), 100);
+            if unseen.events.is_empty() {
+                break;
+            }
+            let of_path = unseen.events.iter();
+            let of_path = of_path.filter(|it| it.event.kind == Kind::Path);
+            others.extend(of_path.map(|it| it.event.to.clone()));
+            read += unseen.events.len();
+            lost += unseen.lost;
+            seen = unseen.last;
+        }
+        assert_eq!(others, ["failed", "live"]);
+        assert_eq!((read, lost), (KEPT_MAX, storm + 2 - KEPT_MAX as u64));
+        assert_eq!(events.since(Some(seen), 9).lost, 0);
+        // Others have the places that they need.
+        (0..KEPT_MAX).for_each(|_| events.emit(event("live")));
+        let kept = events.since(Some(0), KEPT_MAX).events;
+        let clients = kept.iter().filter(|it| it.event.kind == Kind::Client);
+        assert!(clients.count() <= CLIENT_EVENTS_MAX);
     }
 
     #[test]

@@ -567,19 +567,14 @@ impl Service {
                 (line, event)
             }
         };
-        // A client that connects all the time must not drive out what else there is.
-        if log::seldom(
-            "clients",
-            volume.as_ref().unwrap_or(&export),
-            Level::INFO,
-            line,
-        ) {
-            let event = event.client(&**who);
-            self.events.emit(match volume {
-                Some(name) => event.volume(name),
-                None => event,
-            });
-        }
+        // The line only: events come in pairs, of which a limit could take one half.
+        let object = volume.as_ref().unwrap_or(&export);
+        log::seldom("clients", object, Level::INFO, line);
+        let event = event.client(&**who);
+        self.events.emit(match volume {
+            Some(name) => event.volume(name),
+            None => event,
+        });
     }
 
     /// Name of a volume.
