@@ -246,6 +246,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let builder = std::thread::Builder::new().name("stop".into());
     builder.spawn(stop).context("cannot start a thread")?;
     let (stopped, lost) = attend_drain(&events, &service, &keeper);
+    service.hook.join();
     service.await_queues();
     keeper.end();
     ended.and(stopped)?;

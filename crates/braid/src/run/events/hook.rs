@@ -4,13 +4,15 @@
 //! A thread of its own runs one program at a time, with the event as JSON on its standard input, a
 //! line, and the most important of it in the environment. One that takes longer than
 //! [`RUN_MAX`] is killed, with all of its process group. Events that come meanwhile wait where all
-//! are kept: what is dropped there is counted, logged, and told to the next program. Nothing waits
-//! for this thread but the end of the engine, for [`END_MAX`] at most.
+//! are kept: what is dropped there is counted, logged, and told to the next program. From
+//! [`Hook::end`] on programs have [`END_MAX`] in all, while the engine drains; [`Hook::join`], after
+//! that, is the only wait for this thread.
 use super::super::service::Service;
 use super::Numbered;
 use crate::log;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -21,7 +23,7 @@ use tracing::Level;
 
 /// Longest run of the program.
 const RUN_MAX: Duration = Duration::from_secs(10);
-/// How long the end of the engine waits for programs.
+/// How long programs may run once the engine ends.
 const END_MAX: Duration = Duration::from_secs(2);
 /// So much is kept of the last that a program has written.
 const SAID_MAX: usize = 512;
@@ -44,8 +46,8 @@ pub struct Hook {
 enum Ended {
     /// By itself.
     Exited(ExitStatus),
-    /// It took too long.
-    Killed,
+    /// Killed after so long: at [`RUN_MAX`], or because the engine ends.
+    Killed(Duration),
 }
 
 impl Hook {
@@ -81,17 +83,17 @@ impl Hook {
         builder.spawn(run).map(drop)
     }
 
-    /// Waits for programs, after the events are closed.
+    /// Programs end soon from now on. Returns at once: cores may wait for the caller.
     pub fn end(&self) {
         let end = Instant::now() + END_MAX;
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
-        let ended = self
-            .ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        // The thread kills its program by then.
-        let waited = ended.map(|it| it.recv_timeout(END_MAX + END_MAX));
+    }
+
+    /// Waits for the thread, after [`Hook::end`] and the end of the events.
+    pub fn join(&self) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        // The thread kills its program at the end, so that it has as long again for itself.
+        let waited = ended.take().map(|it| it.recv_timeout(END_MAX + END_MAX));
         if let Some(Err(RecvTimeoutError::Timeout)) = waited {
             log::warn("the hook's thread does not end".into());
         }
@@ -135,18 +137,27 @@ fn run(service: &Service) {
         match run_one(hook, &command, event, lost) {
             Ok((Ended::Exited(status), _)) if status.success() => lost = 0,
             Ok((ended, said)) => {
-                let how = match ended {
-                    Ended::Exited(status) => status.to_string(),
-                    Ended::Killed => format!("killed after {} s", RUN_MAX.as_secs()),
-                };
                 let said = last_line(&said);
-                let line = format!("{program}: {how}{said} (event {})", event.number);
+                let line = format!("{program}: {ended}{said} (event {})", event.number);
                 log::seldom(LINES, program, Level::WARN, line);
             }
             Err(error) => {
                 let line = format!("{program} cannot be run (on_event): {error}");
                 log::seldom(LINES, program, Level::WARN, line);
             }
+        }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(status) => status.fmt(f),
+            Self::Killed(after) if *after < RUN_MAX => {
+                let after = after.as_secs_f64();
+                write!(f, "killed after {after:.1} s, because the engine ends")
+            }
+            Self::Killed(_) => write!(f, "killed after {} s", RUN_MAX.as_secs()),
         }
     }
 }
@@ -212,7 +223,7 @@ fn wait(
     loop {
         let left = hook.left(begun);
         if left.is_zero() {
-            return Ok((Ended::Killed, said));
+            return Ok((Ended::Killed(begun.elapsed()), said));
         }
         // A short one: the engine may be told to end meanwhile.
         let left = left.min(Duration::from_millis(500));
@@ -287,7 +298,9 @@ mod tests {
         *hook.end.lock().unwrap() = Some(Instant::now() + Duration::from_millis(300));
         let script = "sleep 1000 & echo $!; wait";
         let (ended, said) = run_one(&hook, &sh(script), &one(), 0).unwrap();
-        assert!(matches!(ended, Ended::Killed), "{ended:?}");
+        let text = ended.to_string();
+        assert!(text.starts_with("killed after ") && text.ends_with("the engine ends"));
+        assert_eq!(Ended::Killed(RUN_MAX).to_string(), "killed after 10 s");
         let child = String::from_utf8(said).unwrap();
         let stat = format!("/proc/{}/stat", child.trim());
         let end = Instant::now() + Duration::from_secs(60);
@@ -296,6 +309,20 @@ mod tests {
             assert!(Instant::now() < end, "its child lives on");
             std::thread::yield_now();
         }
+    }
+
+    /// The caller attends to the cores, which wait for it.
+    #[test]
+    fn end_does_not_wait_for_the_thread_and_join_does() {
+        let hook = Hook::default();
+        let (thread, ended) = mpsc::channel::<()>();
+        *hook.ended.lock().unwrap() = Some(ended);
+        hook.end();
+        assert!(hook.left(Instant::now()) <= END_MAX);
+        assert!(hook.ended.lock().unwrap().is_some(), "nothing has waited");
+        drop(thread);
+        hook.join();
+        assert!(hook.ended.lock().unwrap().is_none());
     }
 
     #[test]
