@@ -419,7 +419,9 @@ fn attend(
 /// Handling of an event whether or not the engine drains. Nothing here waits for a file: what the
 /// cores have to tell comes through this thread.
 fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
-    service.watch.look();
+    if may_change_states(&event) {
+        service.watch.look();
+    }
     match event {
         RunEvent::Path(change) => service.path_changed(change),
         RunEvent::Client(change) => service.client_changed(&change),
@@ -480,6 +482,12 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
         | RunEvent::Signal(_)
         | RunEvent::Unfinished(..) => {}
     }
+}
+
+/// Whether a volume or a leg may have another state after this. Each core measures twice a second,
+/// and clients come and go as often as they like.
+fn may_change_states(event: &RunEvent) -> bool {
+    !matches!(event, RunEvent::Measured(_) | RunEvent::Client(_))
 }
 
 /// A second SIGTERM or SIGINT ends the process at once.

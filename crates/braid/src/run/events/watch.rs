@@ -3,8 +3,8 @@
 //!
 //! # Contract
 //! A thread of its own asks the cores, as `braid check` does, each time that [`Watch::look`] was
-//! called; while a volume is not ok it asks every [`PERIOD`], for what ends with time alone. With
-//! all well and nothing happening it sleeps.
+//! called, but not within [`PAUSE`] of the time before; while a volume is not ok, or the cores did
+//! not answer, it asks every [`PERIOD`]. With all well and nothing happening it sleeps.
 use super::super::service::Service;
 use super::{Event, Kind};
 use crate::log;
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How often a volume that is not ok is looked at.
 const PERIOD: Duration = Duration::from_secs(2);
+/// Shortest time between two looks: each is a report of all cores.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Wakes the thread.
 #[derive(Default)]
@@ -28,6 +30,26 @@ enum Wanted {
     Nothing,
     Look,
     End,
+}
+
+/// Looks until now.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    /// When the last one ended.
+    last: Option<Instant>,
+    /// It was answered, and all volumes were ok.
+    is_all_well: bool,
+}
+
+impl Pace {
+    /// When the next look is due; `None`: none is.
+    fn due(self, is_wanted: bool, now: Instant) -> Option<Instant> {
+        match self.last {
+            None => is_wanted.then_some(now),
+            Some(last) if is_wanted => Some(last + PAUSE),
+            Some(last) => (!self.is_all_well).then_some(last + PERIOD),
+        }
+    }
 }
 
 /// An object: its kind, its volume, and its name there.
@@ -145,30 +167,29 @@ impl Watch {
         self.news.notify_one();
     }
 
-    /// Waits until something has happened, for [`PERIOD`] at most unless all is well. Returns
-    /// whether to look.
-    fn wait(&self, is_all_well: bool) -> bool {
-        let end = Instant::now() + PERIOD;
+    /// Waits until a look is due. Returns whether to look: else the engine ends.
+    fn wait(&self, pace: Pace) -> bool {
         let mut wanted = self.wanted();
-        while *wanted == Wanted::Nothing {
-            let left = end.saturating_duration_since(Instant::now());
-            wanted = match is_all_well {
-                true => self
+        while *wanted != Wanted::End {
+            let now = Instant::now();
+            let due = pace.due(*wanted == Wanted::Look, now);
+            let left = due.map(|it| it.saturating_duration_since(now));
+            wanted = match left {
+                None => self
                     .news
                     .wait(wanted)
                     .unwrap_or_else(PoisonError::into_inner),
-                false if left.is_zero() => break,
-                false => {
+                Some(left) if left.is_zero() => {
+                    *wanted = Wanted::Nothing;
+                    return true;
+                }
+                Some(left) => {
                     let waited = self.news.wait_timeout(wanted, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
-        if *wanted == Wanted::End {
-            return false;
-        }
-        *wanted = Wanted::Nothing;
-        true
+        false
     }
 
     /// Starts the thread.
@@ -179,9 +200,15 @@ impl Watch {
         let service = Arc::clone(service);
         let run = move || {
             let mut said = Said::default();
-            while service.watch.wait(said.is_all_well()) {
+            let mut pace = Pace::default();
+            while service.watch.wait(pace) {
+                let report = service.report();
+                pace = Pace {
+                    last: Some(Instant::now()),
+                    is_all_well: false,
+                };
                 // An engine that ends has said so; one whose core hangs is asked again.
-                let Ok(report) = service.report() else {
+                let Ok(report) = report else {
                     continue;
                 };
                 let shown = report.states();
@@ -194,6 +221,7 @@ impl Watch {
                     }
                     service.events.emit(it.event);
                 }
+                pace.is_all_well = said.is_all_well();
             }
         };
         let builder = std::thread::Builder::new().name("states".into());
@@ -239,16 +267,35 @@ mod tests {
     }
 
     #[test]
+    fn looks_have_a_pause_and_failed_ones_are_repeated() {
+        let now = Instant::now();
+        let due = |pace: Pace| [false, true].map(|it| pace.due(it, now));
+        assert_eq!(due(Pace::default()), [None, Some(now)]);
+        let last = Some(now);
+        let well = Pace {
+            last,
+            is_all_well: true,
+        };
+        assert_eq!(due(well), [None, Some(now + PAUSE)]);
+        // Also one that was not answered: its wish is not forgotten.
+        let not_well = Pace {
+            last,
+            is_all_well: false,
+        };
+        assert_eq!(due(not_well), [Some(now + PERIOD), Some(now + PAUSE)]);
+    }
+
+    #[test]
     fn thread_sleeps_until_it_is_called_and_then_ends() {
         let watch = Arc::new(Watch::default());
         watch.look();
         watch.look();
-        assert!(watch.wait(true), "one for both");
+        assert!(watch.wait(Pace::default()), "one for both");
         let other = Arc::clone(&watch);
-        let waits = std::thread::spawn(move || other.wait(true));
+        let waits = std::thread::spawn(move || other.wait(Pace::default()));
         watch.end();
         assert!(!waits.join().unwrap());
         watch.look();
-        assert!(!watch.wait(true), "it stays ended");
+        assert!(!watch.wait(Pace::default()), "it stays ended");
     }
 }
