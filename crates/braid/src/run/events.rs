@@ -184,6 +184,8 @@ pub struct Unseen {
     pub is_of_other_run: bool,
     /// Number from which the reader goes on.
     pub last: u64,
+    /// Number of the newest event.
+    pub newest: u64,
 }
 
 struct Kept {
@@ -318,6 +320,7 @@ impl Events {
             "lost": unseen.lost,
             "other_run": unseen.is_of_other_run,
             "last": unseen.last,
+            "newest": unseen.newest,
         }))
     }
 }
@@ -356,6 +359,7 @@ impl Kept {
             lost,
             is_of_other_run,
             last,
+            newest: self.next - 1,
         }
     }
 }

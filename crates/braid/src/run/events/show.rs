@@ -29,14 +29,9 @@ pub struct EventsArgs {
 /// # Errors
 /// No engine answers, or it ends.
 pub fn show(args: &EventsArgs) -> anyhow::Result<()> {
-    let (mut since, mut is_first) = (args.since, true);
+    let mut reading = Reading::new(args.since, args.follow);
     loop {
-        // Events that are kept are shown at once, then the engine is waited for.
-        let wait_ns = match is_first {
-            true => 0,
-            false => WAIT_MAX.as_nanos() as u64,
-        };
-        let call = EngineCall::Events(EventsParams { since, wait_ns });
+        let call = EngineCall::Events(reading.next_params());
         let answer = args.common.call(&call)?;
         let is_wanted = |event: &&Value| {
             let volume = args.volume.as_deref();
@@ -52,12 +47,46 @@ pub fn show(args: &EventsArgs) -> anyhow::Result<()> {
             }
         }
         output::print(&text)?;
-        let had_more = items(&answer["events"]).next().is_some();
-        since = Some(number(&answer["last"]));
-        is_first = false;
-        if !args.follow && !had_more {
+        if !reading.goes_on(&answer) {
             return Ok(());
         }
+    }
+}
+
+/// Progress of a reader through the answers of an engine.
+struct Reading {
+    since: Option<u64>,
+    follows: bool,
+    /// Number of the newest event when the first answer was given.
+    newest: Option<u64>,
+}
+
+impl Reading {
+    fn new(since: Option<u64>, follows: bool) -> Self {
+        Self {
+            since,
+            follows,
+            newest: None,
+        }
+    }
+
+    /// The next question. Events that are kept are shown at once; only a reader that follows waits
+    /// for others, behind them.
+    fn next_params(&self) -> EventsParams {
+        let waits = self.follows && self.newest.is_some();
+        EventsParams {
+            since: self.since,
+            wait_ns: if waits { WAIT_MAX.as_nanos() as u64 } else { 0 },
+        }
+    }
+
+    /// Takes note of an answer. Returns whether there is another question: without `--follow` until
+    /// all is shown that was there at the first, however many come meanwhile.
+    fn goes_on(&mut self, answer: &Value) -> bool {
+        let last = number(&answer["last"]);
+        self.since = Some(last);
+        let newest = *self.newest.get_or_insert(number(&answer["newest"]));
+        self.follows || last < newest
     }
 }
 
@@ -94,6 +123,22 @@ fn in_words(text: &mut String, event: &Value) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_reader_that_follows_waits_and_goes_on() {
+        let answer = |last, newest| json!({"last": last, "newest": newest});
+        let next = |it: &Reading| (it.next_params().since, it.next_params().wait_ns > 0);
+        let mut once = Reading::new(None, false);
+        assert_eq!(next(&once), (None, false));
+        assert!(once.goes_on(&answer(256, 300)));
+        assert_eq!(next(&once), (Some(256), false));
+        assert!(!once.goes_on(&answer(512, 900)), "what came meanwhile");
+        assert!(!Reading::new(Some(7), false).goes_on(&answer(7, 7)));
+        let mut follows = Reading::new(Some(7), true);
+        assert_eq!(next(&follows), (Some(7), false), "what is kept is shown");
+        assert!(follows.goes_on(&answer(7, 7)));
+        assert_eq!(next(&follows), (Some(7), true));
+    }
 
     #[test]
     fn events_fit_a_terminal_and_losses_are_said() {
