@@ -11,7 +11,10 @@ use super::super::service::Service;
 use super::Numbered;
 use crate::log;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, configure_io_flusher_behavior, is_io_flusher, kill_process_group,
+    pidfd_open,
+};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -195,7 +198,7 @@ fn run_one(
             }),
         );
     }
-    let mut child = it.spawn()?;
+    let mut child = spawn(&mut it)?;
     // Else our end of what it writes would never be over.
     drop(it);
     if let Some(mut stdin) = child.stdin.take() {
@@ -209,6 +212,21 @@ fn run_one(
         child.wait()?;
     }
     ended
+}
+
+/// Starts a program that is no I/O flusher, as the threads of the engine are: it would take memory
+/// that is kept for those.
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    // Only for this moment: other threads wait for locks that this one takes.
+    let is_flusher = is_io_flusher().unwrap_or(false);
+    if is_flusher {
+        configure_io_flusher_behavior(false)?;
+    }
+    let child = command.spawn();
+    if is_flusher {
+        configure_io_flusher_behavior(true)?;
+    }
+    child
 }
 
 /// Reads what it writes until it ends, or its time is over.
