@@ -23,7 +23,7 @@
 //! `cntlid = [1, 999]` here and `[1000, 1999]` there.
 mod check;
 
-pub use check::check_nqn;
+pub use check::{check_nqn, closed_port};
 
 use super::discovery::{Offer, ReferralKeys};
 use super::faults::FaultSettings;

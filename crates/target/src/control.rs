@@ -12,7 +12,7 @@ mod discovery;
 pub use discovery::{HostsParams, ReferralsParams, check_referrals};
 
 use super::backend::{Backend, Room};
-use super::config::Config;
+use super::config::{Config, closed_port};
 use super::discovery::{Offer, ReferralKeys};
 use super::faults::{show_chance, show_rule};
 use super::launch::cqt_ns;
@@ -46,6 +46,8 @@ pub struct Control {
     cntlid: [u16; 2],
     cqt_ns: u64,
     discovery_nqn: Option<String>,
+    /// Where a port listens that must not be without `hosts`.
+    closed_port: Option<String>,
     board: Arc<Board>,
     send: Send,
     waits: Waits,
@@ -172,6 +174,7 @@ impl Control {
             cntlid: config.cntlid,
             cqt_ns,
             discovery_nqn: config.discovery_nqn.clone(),
+            closed_port: closed_port(config).map(str::to_owned),
             board,
             send,
             waits,

@@ -72,17 +72,26 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     let groups = config.groups();
     for port in &config.ports {
         check_listen(&port.listen)?;
-        if config.hosts.is_empty() && !config.open && !is_loopback(&port.listen) {
-            return Err(format!(
-                "listen \"{}\": other machines reach it: name the hosts that may connect (hosts = \
-                 [\"NQN\"]), or write open = true (without a file --open)",
-                port.listen
-            ));
-        }
+    }
+    if let (true, Some(listen)) = (config.hosts.is_empty(), closed_port(config)) {
+        return Err(format!(
+            "listen \"{listen}\": other machines reach it: name the hosts that may connect (hosts = \
+             [\"NQN\"]), or write open = true (without a file --open)"
+        ));
+    }
+    for port in &config.ports {
         let error = |error| format!("listen \"{}\": {error}", port.listen);
         port.ana.check(&groups).map_err(error)?;
     }
     Ok(())
+}
+
+/// Returns where a port listens that other machines reach, and for which `open` is not said: it
+/// needs hosts that may connect.
+pub fn closed_port(config: &Config) -> Option<&str> {
+    let mut reached = config.ports.iter().filter(|_| !config.open);
+    let port = reached.find(|it| !is_loopback(&it.listen));
+    port.map(|it| it.listen.as_str())
 }
 
 /// Bytes of a text in Identify, of printable ASCII.

@@ -35,6 +35,12 @@ impl Control {
             .iter()
             .try_for_each(|it| check_nqn("hosts", it));
         checked.map_err(ControlError::params)?;
+        if let (true, Some(listen)) = (params.hosts.is_empty(), &self.closed_port) {
+            return Err(ControlError::refused(format!(
+                "listen \"{listen}\": other machines reach it: name the hosts that may connect, or \
+                 restart the target with open = true (without a file --open)"
+            )));
+        }
         let mut state = self.state();
         let change = DiscoveryChange::Hosts(params.hosts.clone());
         self.send(TargetControl::Discovery(change))?;

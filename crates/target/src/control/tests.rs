@@ -41,6 +41,11 @@ fn over(backend: &str, size: Option<Size>, groups: &[u32]) -> Fixture {
             ..first.clone()
         });
     config.namespaces = namespaces.collect();
+    begun(&config)
+}
+
+/// A target of this configuration.
+fn begun(config: &Config) -> Fixture {
     let backends = config
         .namespaces
         .iter()
@@ -56,7 +61,7 @@ fn over(backend: &str, size: Option<Size>, groups: &[u32]) -> Fixture {
     });
     let board = Arc::new(Board::new(2));
     let control = Arc::new(Control::new(
-        &config,
+        config,
         &addresses,
         backends,
         board,
@@ -77,6 +82,26 @@ impl Fixture {
         let call = parse(method, params)?;
         self.control.call(&Caller::NONE, call)
     }
+}
+
+/// `open` is the configuration's: a verb does not say it.
+#[test]
+fn hosts_any_off_loopback_needs_open() {
+    let ports = ["127.0.0.1:4420", "0.0.0.0:4421"]
+        .map(|listen| crate::config::Port::new(listen.into(), &Settings::default()));
+    let nqn = "nqn.2026-01.org.example:v0".into();
+    let mut config = Config::quick(nqn, "mem:1MiB".parse().unwrap(), ports.into());
+    let (any, one) = (json!({"hosts": []}), json!({"hosts": ["nqn.x:h"]}));
+    config.hosts = vec!["nqn.x:h".into()];
+    let fixture = begun(&config);
+    let why = fixture.refused("target.hosts", any.clone());
+    assert!(
+        why.contains("\"0.0.0.0:4421\": other machines reach it"),
+        "{why}"
+    );
+    assert!(fixture.call("target.hosts", one).is_ok());
+    config.open = true;
+    assert!(begun(&config).call("target.hosts", any).is_ok());
 }
 
 #[test]
