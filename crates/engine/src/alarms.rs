@@ -8,7 +8,7 @@
 //!
 //! * [`Kind::Slow`]: against its own past and against its peers (`slow`)
 //! * [`Kind::Errors`]: more than [`Limits::errors_permille`] of its I/O in [`ERRORS_NS`], and at
-//!   least [`ERRORS_MIN`]
+//!   least [`ERRORS_MIN`]; it ends after [`ERRORS_WELL_NS`] with less than half that share
 //! * [`Kind::Flapping`]: [`Limits::flaps`] losses within [`Limits::flap_window_ns`]; it ends once
 //!   no loss is so recent
 //! * [`Kind::LateKeepAlive`]: [`LATE_TO_BEGIN`] answers in a row later than
@@ -42,8 +42,8 @@ pub const COLLECT_NS: u64 = ROUND_NS / 2;
 pub const ERRORS_NS: u64 = 4_000_000_000;
 /// Fewer errors in that time are chance.
 pub const ERRORS_MIN: u32 = 4;
-/// A path without I/O for so long answers none with errors any more.
-pub const ERRORS_IDLE_NS: u64 = 60_000_000_000;
+/// For so long it has to be well again: errors come in bursts.
+pub const ERRORS_WELL_NS: u64 = 60_000_000_000;
 /// Late answers in a row: one is a lost packet.
 pub const LATE_TO_BEGIN: u8 = 2;
 /// Timely answers in a row.
@@ -234,8 +234,8 @@ struct Watched {
 struct ErrorCount {
     /// By round: its number since the clock began, errors, all.
     rounds: VecDeque<(u64, u32, u32)>,
-    /// When an I/O ended last, ns.
-    last_ns: u64,
+    /// When the share was at least half of the limit, last, ns.
+    bad_ns: u64,
 }
 
 impl ErrorCount {
@@ -243,7 +243,6 @@ impl ErrorCount {
         if ios == 0 {
             return;
         }
-        self.last_ns = now_ns;
         let round = now_ns / ROUND_NS;
         match self.rounds.back_mut() {
             Some(last) if last.0 == round => (last.1, last.2) = (last.1 + errors, last.2 + ios),
@@ -499,15 +498,15 @@ impl Watched {
             return Verdict::Ends;
         }
         let exceeds = |share| u64::from(errors) * 1000 >= share * u64::from(ios);
+        if errors > 0 && exceeds(permille.div_ceil(2)) {
+            self.errors.bad_ns = now_ns;
+        }
         if errors >= ERRORS_MIN && exceeds(permille) {
             return Verdict::Holds(Why::Errors { errors, ios });
         }
-        let is_idle = now_ns.saturating_sub(self.errors.last_ns) >= ERRORS_IDLE_NS;
-        match ios {
-            0 if !is_idle => Verdict::AsBefore,
-            // Half of the share is as much as is forgiven while it holds.
-            1.. if errors > 0 && exceeds(permille.div_ceil(2)) => Verdict::AsBefore,
-            _ => Verdict::Ends,
+        match now_ns.saturating_sub(self.errors.bad_ns) >= ERRORS_WELL_NS {
+            true => Verdict::Ends,
+            false => Verdict::AsBefore,
         }
     }
 
@@ -539,7 +538,13 @@ impl Watched {
 
     /// When it has to be judged again although nothing is observed, ns.
     fn next_ns(&self, limits: &Limits, now_ns: u64) -> Option<u64> {
-        let errors = self.holds(Kind::Errors).then(|| now_ns + ROUND_NS);
+        let errors = self.holds(Kind::Errors).then(|| {
+            let has_errors = self.errors.rounds.iter().any(|it| it.1 > 0);
+            match has_errors {
+                true => now_ns.saturating_add(ROUND_NS),
+                false => self.errors.bad_ns.saturating_add(ERRORS_WELL_NS),
+            }
+        });
         let last_ns = self.flaps.at_ns.back();
         let flaps = last_ns.filter(|_| self.holds(Kind::Flapping));
         let flaps = flaps.map(|at_ns| at_ns.saturating_add(limits.flap_window_ns));

@@ -222,7 +222,30 @@ fn one_error_in_five_begins_and_ends() {
         panic!("{why:?}");
     };
     assert_eq!(errors * 5, ios);
-    ends_soon(&mut it);
+    let from_ns = it.now_ns;
+    it.run(ERRORS_WELL_NS + 2 * SOON, |_| reads(40, MS));
+    let (change, took_ns) = it.only_change(from_ns);
+    assert!(change.ended_ns.is_some() && it.alarms.of(path(0, 1)).next().is_none());
+    let well = ERRORS_WELL_NS..ERRORS_WELL_NS + SOON;
+    assert!(well.contains(&took_ns), "{took_ns}");
+}
+
+/// A burst every 20 s: the alarm does not begin and end with each.
+#[test]
+fn bursts_of_errors_are_one_alarm() {
+    let mut it = World::learnt();
+    let mut round = 0;
+    it.run(300 * S, |at| PathWindow {
+        errors: match at.path.0 {
+            1 => {
+                round += 1;
+                u32::from(round % 40 == 1) * 10
+            }
+            _ => 0,
+        },
+        ..reads(40, MS)
+    });
+    assert_eq!(it.changes.len(), 1, "{:?}", it.changes);
 }
 
 #[test]
@@ -232,7 +255,7 @@ fn errors_of_a_path_that_gets_no_io_any_more_end() {
         ..PathWindow::default()
     });
     assert!(it.alarms.of(path(0, 1)).next().is_some());
-    it.run(ERRORS_IDLE_NS, |_| PathWindow::default());
+    it.run(ERRORS_WELL_NS, |_| PathWindow::default());
     assert!(it.changes[0].ended_ns.is_some());
 }
 
