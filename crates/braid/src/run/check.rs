@@ -24,8 +24,8 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct CheckArgs {
     /// Volume [default: the worst of all]
     volume: Option<String>,
-    /// Wait until it is so, also for an engine that does not answer yet. The exit code says how it
-    /// is then, as ever
+    /// Wait until it is so, whatever is under maintenance, also for an engine that does not answer
+    /// yet. The exit code says how it is then, as ever
     #[arg(long, value_name = "STATE", value_enum)]
     wait: Option<Awaited>,
     /// Longest wait, as 30s; then how it is [default: without end]
@@ -120,11 +120,11 @@ fn wait(args: &CheckArgs, awaited: Awaited) -> anyhow::Result<Value> {
     loop {
         let answer = ask(args, left().clamp(LOOK, ANSWER_WAIT));
         let now = match &answer {
-            Ok(value) if awaited.is(word(&value["state"])) => {
+            Ok(value) if awaited.is(word(&value["actual"])) => {
                 end(bar);
                 return answer;
             }
-            Ok(value) => word(&value["state"]).to_owned(),
+            Ok(value) => word(&value["actual"]).to_owned(),
             // No wait changes that.
             Err(error) if error.is::<Usage>() => {
                 end(bar);
@@ -155,12 +155,12 @@ fn end(bar: Option<ProgressBar>) {
 
 fn show(text: &mut String, value: &Value) -> std::fmt::Result {
     for volume in items(&value["volumes"]) {
-        writeln!(
-            text,
-            "{}: {}",
-            word(&volume["name"]),
-            word(&volume["state"])
-        )?;
+        let [name, state, actual] = ["name", "state", "actual"].map(|key| word(&volume[key]));
+        if state == actual {
+            writeln!(text, "{name}: {state}")?;
+        } else {
+            writeln!(text, "{name}: {state} ({actual} but for maintenance)")?;
+        }
         if let Some(why) = volume["why"].as_str() {
             paragraph_at(text, "  ", why)?;
         }

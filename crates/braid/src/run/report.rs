@@ -90,6 +90,22 @@ impl Health {
     }
 }
 
+/// Whether maintenance counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    /// Paths, legs and volumes under maintenance are not missed.
+    Expected,
+    /// They are: it is as if there were no maintenance.
+    Actual,
+}
+
+impl View {
+    /// Whether an object with this maintenance is missed.
+    fn misses(self, maintenance: &Value) -> bool {
+        self == Self::Actual || maintenance.is_null()
+    }
+}
+
 impl<'a> Report<'a> {
     /// Of this moment.
     pub fn new(
@@ -115,7 +131,7 @@ impl<'a> Report<'a> {
             json!({
                 "name": volume.name,
                 "kind": kind(volume),
-                "state": self.health(index).name(),
+                "state": self.health(index, View::Expected).name(),
                 "bytes": running.info.map(|info| info.bytes),
                 "block_size": running.info.map(|info| 1u32 << info.block_shift),
                 "policy": self.policy(index),
@@ -141,7 +157,7 @@ impl<'a> Report<'a> {
                 "name": volume.name,
                 "kind": kind(volume),
                 "leg_of": volume.leg_of,
-                "state": self.health(index).name(),
+                "state": self.health(index, View::Expected).name(),
                 "maintenance": self.maintenance(index),
                 "policy": running.of.policy.to_string(),
                 "program": self.service.programs.show(index, running.of.policy),
@@ -174,14 +190,18 @@ impl<'a> Report<'a> {
             None => volume.of.leg_of.is_none(),
         });
         let states: Vec<_> = asked
-            .map(|(index, volume)| (index, &volume.of, self.health(index)))
+            .map(|(index, volume)| {
+                let of = |view| self.health(index, view);
+                (index, &volume.of, of(View::Expected), of(View::Actual))
+            })
             .collect();
         if let (Some(name), true) = (name, states.is_empty()) {
             return Err(self.state.volumes.unknown(name));
         }
-        let worst = states.iter().map(|(_, _, health)| *health).max();
+        let worst = states.iter().map(|(_, _, health, _)| *health).max();
         let worst = worst.unwrap_or(Health::Ok);
-        let volumes = states.iter().map(|(index, of, health)| {
+        let actual = states.iter().map(|(.., actual)| *actual).max();
+        let volumes = states.iter().map(|(index, of, health, actual)| {
             let paths = (0..).zip(&of.paths).map(|(path, keys)| {
                 let hindrance = self.hindrance(*index, path);
                 let mut shown = json!({
@@ -202,6 +222,7 @@ impl<'a> Report<'a> {
                 "name": of.name,
                 "kind": kind(of),
                 "state": health.name(),
+                "actual": actual.name(),
                 "why": why,
                 "risk": self.risk(*index),
                 "maintenance": self.maintenance(*index),
@@ -212,6 +233,7 @@ impl<'a> Report<'a> {
         Ok(json!({
             "code": worst as u8,
             "state": worst.name(),
+            "actual": actual.unwrap_or(Health::Ok).name(),
             "volumes": volumes.collect::<Vec<_>>(),
         }))
     }
@@ -226,7 +248,8 @@ impl<'a> Report<'a> {
                 let why = self.hindrance(index, path)?;
                 Some(format!("path {}: {why}", self.entry(index, path)?.name()))
             });
-            let health = self.health(index);
+            // A change of maintenance is no change of a volume.
+            let health = self.health(index, View::Actual);
             let is_ok = health == Health::Ok;
             let why = || self.mirror_state(index).or_else(|| self.why(index));
             all.push(Shown {
@@ -375,7 +398,7 @@ impl<'a> Report<'a> {
         of_queue.or(of_engine)
     }
 
-    fn health(&self, volume: u16) -> Health {
+    fn health(&self, volume: u16, view: View) -> Health {
         let wrong = self.is_unmarked(volume)
             || self.lost_sockets(volume).next().is_some()
             || !self.failed_queues(volume).is_empty()
@@ -387,9 +410,10 @@ impl<'a> Report<'a> {
             false => Health::Ok,
         };
         // Those of the whole volume are expected to be away.
-        match self.maintenance(volume).is_null() {
-            true => self.health_of_paths(volume).max(least),
-            false => Health::Ok,
+        if view.misses(&self.maintenance(volume)) {
+            self.health_of_paths(volume, view).max(least)
+        } else {
+            Health::Ok
         }
     }
 

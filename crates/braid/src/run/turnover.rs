@@ -217,6 +217,11 @@ impl Service {
                     "{name}: has left, and its namespace is known yet: {error:#}"
                 ));
             }
+            if let Err(error) = self.health.maintenance.forget(&name) {
+                log::say(format!(
+                    "{name}: has left, and its maintenance is kept yet: {error:#}"
+                ));
+            }
         }
         let state = self.state();
         let words = |number: &u16| match state.volumes.is_leaving(*number) {

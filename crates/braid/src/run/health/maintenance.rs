@@ -75,6 +75,8 @@ impl Entry {
 pub struct Maintenance {
     file: PathBuf,
     entries: Mutex<Vec<Entry>>,
+    /// Held over each change: reports take the entries while the file is written.
+    changes: Mutex<()>,
 }
 
 fn unix_s() -> u64 {
@@ -99,6 +101,7 @@ impl Maintenance {
         Ok(Self {
             file,
             entries: Mutex::new(entries),
+            changes: Mutex::default(),
         })
     }
 
@@ -106,7 +109,12 @@ impl Maintenance {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the file, then what is in force.
+    /// Begins a change: no other one reads the entries until it has replaced them.
+    fn change(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the file, then what is in force. Only in a [`change`](Self::change).
     fn keep(&self, entries: Vec<Entry>) -> anyhow::Result<()> {
         match entries.is_empty() {
             true => state::remove(&self.file)?,
@@ -126,6 +134,7 @@ impl Maintenance {
         time: Option<Duration>,
         note: Option<String>,
     ) -> anyhow::Result<Value> {
+        let _change = self.change();
         let now_s = unix_s();
         let mut entries = self.entries().clone();
         let before = entries.iter().find(|it| it.of == of);
@@ -148,6 +157,7 @@ impl Maintenance {
     /// # Errors
     /// It is not under maintenance, or the file can't be written; nothing has changed then.
     pub fn end(&self, of: &Target) -> Result<(), ControlError> {
+        let _change = self.change();
         let mut entries = self.entries().clone();
         let count = entries.len();
         entries.retain(|it| it.of != *of);
@@ -159,8 +169,29 @@ impl Maintenance {
         kept.map_err(|error| ControlError::refused(format!("{error:#}")))
     }
 
+    /// Whether there is an entry of it.
+    pub fn has(&self, of: &Target) -> bool {
+        self.entries().iter().any(|it| it.of == *of)
+    }
+
+    /// A volume has left, with its paths: its name may be another one's.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn forget(&self, volume: &str) -> anyhow::Result<()> {
+        let _change = self.change();
+        let mut entries = self.entries().clone();
+        let count = entries.len();
+        entries.retain(|it| it.of.volume != volume);
+        match entries.len() == count {
+            true => Ok(()),
+            false => self.keep(entries),
+        }
+    }
+
     /// Removes those whose time is over. Returns a line for each.
     pub fn end_expired(&self) -> Vec<String> {
+        let _change = self.change();
         let now = Instant::now();
         let entries = self.entries().clone();
         let (over, stay): (Vec<Entry>, Vec<Entry>) =
@@ -212,6 +243,7 @@ impl Maintenance {
     /// # Errors
     /// The file can't be written.
     pub fn rename(&self, names: &Renames) -> anyhow::Result<()> {
+        let _change = self.change();
         let mut entries = self.entries().clone();
         let all = entries.iter_mut();
         all.for_each(|it| names.apply(&mut it.of.volume));
@@ -282,5 +314,27 @@ mod tests {
         next.end(&path("mem:1MiB")).unwrap();
         assert_eq!(read(directory.path()).list(), Vec::<Value>::new());
         assert!(!next.file.exists());
+    }
+    #[test]
+    fn changes_at_once_are_all_kept_until_a_volume_leaves() {
+        let directory = tempfile::tempdir().unwrap();
+        let it = read(directory.path());
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let it = &it;
+                scope.spawn(move || {
+                    for number in 0..8 {
+                        let of = path(&format!("mem:{}MiB", 8 * thread + number + 1));
+                        it.begin(of, None, None).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(it.list().len(), 64);
+        assert!(it.has(&path("mem:64MiB")) && !it.has(&path("mem:65MiB")));
+        it.forget("v1").unwrap();
+        assert_eq!(it.list().len(), 64);
+        it.forget("v0").unwrap();
+        assert_eq!(read(directory.path()).list(), Vec::<Value>::new());
     }
 }

@@ -186,7 +186,15 @@ impl Service {
 
     /// Answers `maintenance.off`.
     pub fn maintenance_off(&self, params: &MaintenanceParams) -> Result<Value, ControlError> {
-        let of = self.maintained(params)?;
+        let listed = Target {
+            volume: params.volume.clone(),
+            path: params.path.clone(),
+        };
+        // Also of a path that has left: the list has its URI.
+        let of = match self.health.maintenance.has(&listed) {
+            true => listed,
+            false => self.maintained(params)?,
+        };
         self.health.maintenance.end(&of)?;
         Ok(json!({"of": of.words()}))
     }

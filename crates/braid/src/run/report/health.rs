@@ -1,5 +1,5 @@
 //! Alarms and maintenance, by path and leg.
-use super::{Health, Report};
+use super::{Health, Report, View};
 use crate::uri::UriKind;
 use engine::mirror::LegReport;
 use serde_json::Value;
@@ -67,16 +67,17 @@ impl Report<'_> {
 
     /// How well the paths of a volume are. Those under maintenance are not missed, unless none is
     /// usable.
-    pub(super) fn health_of_paths(&self, volume: u16) -> Health {
+    pub(super) fn health_of_paths(&self, volume: u16, view: View) -> Health {
         if self.state.volumes[volume].of.is_mirror() {
-            return self.mirror_health(volume);
+            return self.mirror_health(volume, view);
         }
         let count = self.state.volumes[volume].of.paths.len();
         let is_usable = |path: &usize| self.hindrance(volume, *path).is_none();
         if !(0..count).any(|path| is_usable(&path)) || self.state.volumes[volume].info.is_none() {
             return Health::Down;
         }
-        let watched = (0..count).filter(|path| self.path_maintenance(volume, *path).is_null());
+        let is_watched = |path: &usize| view.misses(&self.path_maintenance(volume, *path));
+        let watched = (0..count).filter(is_watched);
         let mut bad = watched.filter(|path| !is_usable(path) || self.is_alarming(volume, *path));
         match bad.next() {
             Some(_) => Health::Degraded,
@@ -84,15 +85,15 @@ impl Report<'_> {
         }
     }
 
-    /// Alarms of the paths of a leg, each with its path's name; none of one under maintenance.
-    pub(super) fn leg_alarms(&self, leg: &LegReport) -> Vec<Value> {
+    /// Alarms of the paths of a leg, each with its path's name; none of one that is not missed.
+    pub(super) fn leg_alarms(&self, leg: &LegReport, view: View) -> Vec<Value> {
         let volume = leg.volume.filter(|volume| self.state.volumes.has(*volume));
-        let volume = volume.filter(|volume| self.maintenance(*volume).is_null());
+        let volume = volume.filter(|volume| view.misses(&self.maintenance(*volume)));
         let Some(volume) = volume else {
             return Vec::new();
         };
         let paths = &self.state.volumes[volume].of.paths;
-        let is_watched = |path: &usize| self.path_maintenance(volume, *path).is_null();
+        let is_watched = |path: &usize| view.misses(&self.path_maintenance(volume, *path));
         let all = (0..paths.len()).filter(is_watched).flat_map(|path| {
             let (holds, _) = self.alarms(volume, path);
             let name = self.entry(volume, path).map(|it| it.name().to_owned());

@@ -1,5 +1,5 @@
 //! How mirrors and their legs are doing (rows B2, B5).
-use super::{Health, Report};
+use super::{Health, Report, View};
 use crate::control::rpc::ControlError;
 use crate::run::events::Kind;
 use crate::run::events::watch::Shown;
@@ -39,13 +39,13 @@ impl Report<'_> {
         known.map(|it| it.policy.to_string())
     }
 
-    pub(super) fn mirror_health(&self, volume: u16) -> Health {
+    pub(super) fn mirror_health(&self, volume: u16, view: View) -> Health {
         let Some(it) = self.of_mirror(volume) else {
             return Health::Down;
         };
         let in_sync = it.legs.iter().filter(|leg| leg.serves()).count();
         // Legs under maintenance are not missed, unless none serves.
-        let watched = |leg: &&LegReport| self.leg_maintenance(leg).is_null();
+        let watched = |leg: &&LegReport| view.misses(&self.leg_maintenance(leg));
         let legs = || it.legs.iter().filter(watched);
         let bad = legs().any(LegReport::has_bad_blocks);
         let lacks = legs().any(|leg| !leg.serves());
@@ -60,7 +60,7 @@ impl Report<'_> {
             MirrorState::Running if legs().any(|leg| self.leg_damage(leg).is_some()) => {
                 Health::Degraded
             }
-            MirrorState::Running if legs().any(|leg| !self.leg_alarms(leg).is_empty()) => {
+            MirrorState::Running if legs().any(|leg| !self.leg_alarms(leg, view).is_empty()) => {
                 Health::Degraded
             }
             MirrorState::Running => Health::Ok,
@@ -165,7 +165,7 @@ impl Report<'_> {
             "name": of.name,
             "kind": "mirror",
             "mirror": superblock.map(|it| it.mirror.to_string()),
-            "state": self.health(volume).name(),
+            "state": self.health(volume, View::Expected).name(),
             "maintenance": self.maintenance(volume),
             "phase": it.map(|it| phase(&it.state)),
             "why": self.mirror_state(volume),
@@ -248,7 +248,7 @@ impl Report<'_> {
             "state": leg.status.name(),
             "why": why,
             "damage": self.leg_damage(leg),
-            "alarms": self.leg_alarms(leg),
+            "alarms": self.leg_alarms(leg, View::Expected),
             "maintenance": self.leg_maintenance(leg),
             "returning": returns(leg),
             "rebuilt": rebuilt,
