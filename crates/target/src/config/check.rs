@@ -75,8 +75,8 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     }
     if let (true, Some(listen)) = (config.hosts.is_empty(), closed_port(config)) {
         return Err(format!(
-            "listen \"{listen}\": other machines reach it: name the hosts that may connect (hosts = \
-             [\"NQN\"]), or write open = true (without a file --open)"
+            "listen \"{listen}\": other machines reach it: name the hosts that may connect (hosts \
+             = [\"NQN\"]), or write open = true (without a file --open)"
         ));
     }
     for port in &config.ports {

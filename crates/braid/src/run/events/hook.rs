@@ -5,8 +5,8 @@
 //! line, and the most important of it in the environment. One that takes longer than
 //! [`RUN_MAX`] is killed, with all of its process group. Events that come meanwhile wait where all
 //! are kept: what is dropped there is counted, logged, and told to the next program. From
-//! [`Hook::end`] on programs have [`END_MAX`] in all, while the engine drains; [`Hook::join`], after
-//! that, is the only wait for this thread.
+//! [`Hook::end`] on programs have [`END_MAX`] in all, while the engine drains; [`Hook::join`],
+//! after that, is the only wait for this thread.
 use super::super::service::Service;
 use super::Numbered;
 use crate::log;
