@@ -359,10 +359,15 @@ impl Alarms {
         self.due_ns = Some(self.due_ns.map_or(due_ns, |it| it.min(due_ns)));
     }
 
-    /// Forgets the paths of which `stays` is false; their conditions end without a word.
-    pub fn retain(&mut self, stays: impl Fn(Subject) -> bool) {
-        self.paths.retain(|subject, _| stays(*subject));
-        self.ended.retain(|it| stays(it.subject));
+    /// Forgets a path. Returns its conditions that held: they have ended.
+    pub fn remove(&mut self, subject: Subject, now_ns: u64) -> Vec<Change> {
+        self.ended.retain(|it| it.subject != subject);
+        let it = self.paths.remove(&subject).unwrap_or_default();
+        let end = |alarm| Alarm {
+            ended_ns: Some(now_ns),
+            ..alarm
+        };
+        it.alarms.into_values().map(end).collect()
     }
 
     /// When the next round is to be judged, ns.

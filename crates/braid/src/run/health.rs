@@ -58,19 +58,22 @@ struct Judged {
     alarms: Alarms,
     /// The last states of each path, oldest first.
     history: BTreeMap<Subject, VecDeque<Past>>,
-    /// URI of each path when it was measured last: its number may be another one's.
-    uris: BTreeMap<Subject, String>,
+    /// Each path when it was measured or changed last: its number may be another one's.
+    named: BTreeMap<Subject, Named>,
+    /// Alarms that ended as their paths left, until they are reported.
+    left: Vec<(Named, Alarm)>,
 }
 
 /// A path, as alarms name it.
-struct Named {
-    /// Its volume, or mirror: paths of one are peers.
-    group: u16,
-    volume: String,
-    /// Name and URI.
-    name: String,
-    uri: String,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    pub volume: String,
+    pub name: String,
+    pub uri: String,
 }
+
+/// Paths with their volumes, or mirrors: those of one are peers.
+type Paths = BTreeMap<Subject, (u16, Named)>;
 
 impl Health {
     /// Nothing is measured yet.
@@ -135,9 +138,16 @@ impl Health {
     }
 
     /// A path has another state from now on.
-    pub fn note_state(&self, subject: Subject, uri: String, state: &str, reason: Option<String>) {
+    pub fn note_state(&self, subject: Subject, named: Named, state: &str, reason: Option<String>) {
         let now_ns = self.now_ns();
-        self.judged().note(subject, uri, now_ns, state, reason);
+        self.judged().note(subject, named, now_ns, state, reason);
+    }
+
+    /// A path was removed: its alarms end.
+    pub fn end_alarms(&self, subject: Subject) {
+        let now_ns = self.now_ns();
+        self.judged().end_alarms(subject, now_ns);
+        self.wake();
     }
 
     /// The last states of a path, oldest first, in JSON.
@@ -254,16 +264,13 @@ impl Judged {
     fn note(
         &mut self,
         subject: Subject,
-        uri: String,
+        named: Named,
         at_ns: u64,
         state: &str,
         reason: Option<String>,
     ) {
-        let before = self.uris.insert(subject, uri.clone());
+        self.enter(subject, named, at_ns);
         let history = self.history.entry(subject).or_default();
-        if before.is_some_and(|it| it != uri) {
-            history.clear();
-        }
         if history.len() == HISTORY_MAX {
             history.pop_front();
         }
@@ -274,22 +281,42 @@ impl Judged {
         });
     }
 
-    /// Forgets paths that have left, and those whose numbers others have now.
-    fn forget_others(&mut self, paths: &BTreeMap<Subject, Named>) {
-        let leads = |it: &Subject| paths.get(it).map(|named| &named.uri);
-        let gone = |(it, uri): (&Subject, &String)| (leads(it) != Some(uri)).then_some(*it);
-        let gone: Vec<Subject> = self.uris.iter().filter_map(gone).collect();
-        if !gone.is_empty() {
-            self.uris.retain(|it, _| !gone.contains(it));
-            self.history.retain(|it, _| !gone.contains(it));
-            self.alarms.retain(|it| !gone.contains(&it));
+    /// A number is this path's. Another one that had it has left.
+    fn enter(&mut self, subject: Subject, named: Named, now_ns: u64) {
+        let before = self.named.get(&subject);
+        if before.is_some_and(|it| it.uri != named.uri) {
+            self.leave(subject, now_ns);
         }
+        self.named.insert(subject, named);
+    }
+
+    /// Forgets a path.
+    fn leave(&mut self, subject: Subject, now_ns: u64) {
+        self.end_alarms(subject, now_ns);
+        self.named.remove(&subject);
+        self.history.remove(&subject);
+    }
+
+    fn end_alarms(&mut self, subject: Subject, now_ns: u64) {
+        let ended = self.alarms.remove(subject, now_ns);
+        if let Some(named) = self.named.get(&subject) {
+            let ended = ended.into_iter().map(|it| (named.clone(), it));
+            self.left.extend(ended);
+        }
+    }
+
+    /// Forgets paths that have left, and those whose numbers others have now.
+    fn forget_others(&mut self, paths: &Paths, now_ns: u64) {
+        let leads = |it: &Subject| paths.get(it).map(|(_, named)| &named.uri);
+        let gone = |(it, of): (&Subject, &Named)| (leads(it) != Some(&of.uri)).then_some(*it);
+        let gone: Vec<Subject> = self.named.iter().filter_map(gone).collect();
+        gone.into_iter().for_each(|it| self.leave(it, now_ns));
     }
 }
 
 impl State {
     /// All paths.
-    fn named_paths(&self) -> BTreeMap<Subject, Named> {
+    fn named_paths(&self) -> Paths {
         let volumes = self.volumes.iter();
         let paths = volumes.flat_map(|(volume, running)| {
             let mirror = running.of.leg_of.as_deref();
@@ -297,12 +324,12 @@ impl State {
             running.entries().iter().map(move |entry| {
                 let path = entry.index();
                 let named = Named {
-                    group: mirror.unwrap_or(volume),
                     volume: running.of.name.clone(),
                     name: entry.name().to_owned(),
                     uri: entry.config().uri.to_string(),
                 };
-                (Subject { volume, path }, named)
+                let group = mirror.unwrap_or(volume);
+                (Subject { volume, path }, (group, named))
             })
         });
         paths.collect()
@@ -353,32 +380,30 @@ impl Service {
         // Reports take the alarms while they have the state, so both are never held here.
         let paths = self.state().named_paths();
         let mut judged = self.health.judged();
-        judged.forget_others(&paths);
+        judged.forget_others(&paths, now_ns);
         let late_ns = window.as_ref().map_or(0, |it| it.late_ns);
         for (subject, measured) in window.iter().flat_map(|it| &it.paths) {
-            if let Some(named) = paths.get(subject) {
-                judged.uris.insert(*subject, named.uri.clone());
+            if let Some((group, named)) = paths.get(subject) {
+                judged.enter(*subject, named.clone(), now_ns);
                 let alarms = &mut judged.alarms;
-                alarms.observe(*subject, named.group, measured, late_ns, now_ns);
+                alarms.observe(*subject, *group, measured, late_ns, now_ns);
             }
         }
         judged.alarms.handle_timeout(now_ns);
-        let changes: Vec<Alarm> = std::iter::from_fn(|| judged.alarms.poll_change()).collect();
-        for change in &changes {
-            if let Some(named) = paths.get(&change.subject) {
-                let (state, reason) = past(change);
-                let uri = named.uri.clone();
-                judged.note(change.subject, uri, now_ns, &state, reason);
+        let mut changes = std::mem::take(&mut judged.left);
+        while let Some(change) = judged.alarms.poll_change() {
+            if let Some((_, named)) = paths.get(&change.subject) {
+                let (state, reason) = past(&change);
+                judged.note(change.subject, named.clone(), now_ns, &state, reason);
+                changes.push((named.clone(), change));
             }
         }
         let due_ns = judged.alarms.poll_timeout();
         let is_slow = judged.alarms.is_any_slow();
         drop(judged);
-        for change in &changes {
-            if let Some(named) = paths.get(&change.subject) {
-                say(named, change);
-                self.events.emit(event(named, change));
-            }
+        for (named, change) in &changes {
+            say(named, change);
+            self.events.emit(event(named, change));
         }
         if !changes.is_empty() {
             self.watch.look();
@@ -477,5 +502,39 @@ mod tests {
         ] {
             assert_eq!(words(&why), want);
         }
+    }
+
+    #[test]
+    fn new_path_of_a_reused_number_inherits_nothing() {
+        let (mut judged, subject) = (
+            Judged::default(),
+            Subject {
+                volume: 0,
+                path: PathIndex(1),
+            },
+        );
+        let named = |uri: &str| Named {
+            volume: "v0".into(),
+            name: "b".into(),
+            uri: uri.into(),
+        };
+        judged.note(subject, named("mem:1MiB"), MS, "live", None);
+        let lost = engine::alarms::PathWindow {
+            losses: 3,
+            ..Default::default()
+        };
+        judged.alarms.observe(subject, 0, &lost, 0, MS);
+        judged.alarms.handle_timeout(1000 * MS);
+        assert_eq!(judged.alarms.of(subject).count(), 1);
+        judged.note(subject, named("mem:2MiB"), 2000 * MS, "live", None);
+        assert_eq!(judged.alarms.of(subject).count(), 0);
+        assert_eq!(judged.history[&subject].len(), 1);
+        let [(of, ended)] = &judged.left[..] else {
+            panic!("one alarm has ended: {:?}", judged.left);
+        };
+        assert_eq!(*of, named("mem:1MiB"));
+        assert_eq!(ended.ended_ns, Some(2000 * MS));
+        judged.forget_others(&Paths::default(), 3000 * MS);
+        assert!(judged.history.is_empty() && judged.named.is_empty());
     }
 }

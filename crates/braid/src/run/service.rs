@@ -19,8 +19,8 @@ use super::events::watch::Watch;
 use super::events::{Event, Events, Kind};
 use super::explain::Asked;
 use super::exports::BoundExport;
-use super::health::Health;
 use super::health::maintenance::Maintenance;
+use super::health::{Health, Named};
 use super::known::Known;
 use super::late::Absent;
 use super::live;
@@ -48,7 +48,7 @@ use crate::units::{format_bytes, format_ns};
 use cores::{ClientChange, ClientOf, PathChange};
 use engine::alarms::Subject;
 use engine::export::ExportControl;
-use engine::host::VolumeInfo;
+use engine::host::{PathState, VolumeInfo};
 use engine::mirror::MIRRORS_FROM;
 use nvme::host::HostIdentity;
 use policy::{Hedging, Knobs, PathIndex, Policy};
@@ -500,6 +500,13 @@ impl Service {
 
     /// A path has another state.
     pub fn path_changed(&self, change: PathChange) {
+        let subject = Subject {
+            volume: change.volume,
+            path: change.path,
+        };
+        if change.to == PathState::Removed {
+            self.health.end_alarms(subject);
+        }
         let names = {
             let state = self.state();
             let it = state.volumes.get(change.volume);
@@ -514,13 +521,14 @@ impl Service {
             return; // the volume has left meanwhile
         };
         if let Some(uri) = uri {
-            let subject = Subject {
-                volume: change.volume,
-                path: change.path,
+            let named = Named {
+                volume: volume.clone(),
+                name: path.clone(),
+                uri,
             };
             let reason = change.reason.clone();
             self.health
-                .note_state(subject, uri, change.to.name(), reason);
+                .note_state(subject, named, change.to.name(), reason);
         }
         let mut event = Event::new(Kind::Path, change.to.name())
             .volume(volume)

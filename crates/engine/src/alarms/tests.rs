@@ -367,7 +367,25 @@ fn limits_of_0_end_what_holds() {
     it.alarms.set_limits(off, it.now_ns);
     it.judge();
     assert!(it.changes[0].ended_ns.is_some());
-    it.alarms.retain(|_| false);
+}
+
+/// Its number may be another path's next.
+#[test]
+fn a_path_that_is_removed_ends_its_alarms() {
+    let (_, mut it) = begins_and_ends(|_| reads(5, 101 * MS));
+    assert_eq!(it.alarms.remove(path(0, 0), it.now_ns), []);
+    let ended = it.alarms.remove(path(0, 1), it.now_ns);
+    assert_eq!(ended[..].len(), 1);
+    assert_eq!(ended[0].ended_ns, Some(it.now_ns));
+    assert_eq!(it.alarms.of(path(0, 1)).count(), 0);
+    it.run(20 * S, |at| match at.path.0 {
+        1 => reads(5, 101 * MS),
+        _ => reads(40, MS),
+    });
+    assert_eq!(it.changes, [], "it has no past");
+    let (_, mut it) = begins_and_ends(|_| reads(5, 101 * MS));
+    ends_soon(&mut it);
+    it.alarms.remove(path(0, 1), it.now_ns);
     assert_eq!(it.alarms.ended().count(), 0);
 }
 
