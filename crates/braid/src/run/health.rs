@@ -41,6 +41,8 @@ pub struct Health {
     begun: Instant,
     judged: Mutex<Judged>,
     pub maintenance: Maintenance,
+    /// When probes may be asked for again.
+    probes_at: Mutex<Option<Instant>>,
     /// Set once the thread runs.
     to: OnceLock<mpsc::Sender<Option<CoreWindow>>>,
 }
@@ -83,6 +85,7 @@ impl Health {
             begun: Instant::now(),
             judged: Mutex::default(),
             maintenance,
+            probes_at: Mutex::default(),
             to: OnceLock::new(),
         }
     }
@@ -99,6 +102,21 @@ impl Health {
     pub fn measured(&self, window: CoreWindow) {
         if let Some(to) = self.to.get() {
             let _ = to.send(Some(window));
+        }
+    }
+
+    /// Whether to ask for probes, once per [`PROBES`] at most, and how long until the next time.
+    fn ask_probes(&self, now: Instant) -> (bool, Duration) {
+        let mut at = self
+            .probes_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match at.filter(|at| *at > now) {
+            Some(at) => (false, at - now),
+            None => {
+                *at = Some(now + PROBES);
+                (true, PROBES)
+            }
         }
     }
 
@@ -410,11 +428,14 @@ impl Service {
         }
         let ended = self.health.maintenance.end_expired();
         ended.into_iter().for_each(log::say);
-        if is_slow && window.is_none() {
-            self.senders.measure();
-        }
+        let probes = is_slow.then(|| {
+            let (is_due, left) = self.health.ask_probes(Instant::now());
+            if is_due {
+                self.senders.measure();
+            }
+            left
+        });
         let due = due_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
-        let probes = is_slow.then_some(PROBES);
         let all = [due, probes, self.health.maintenance.next_end()];
         all.into_iter().flatten().min().unwrap_or(Duration::MAX)
     }
