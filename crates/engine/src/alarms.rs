@@ -97,6 +97,8 @@ impl Default for Limits {
 pub struct PathWindow {
     /// Of reads and writes that ended well, probes among them.
     pub latencies: Box<[LatencyHistogram; 2]>,
+    /// Read and written.
+    pub bytes: [u64; 2],
     /// I/Os that the path answered with errors.
     pub errors: u32,
     /// Times that it was lost, each its own fault.
@@ -340,8 +342,8 @@ impl Alarms {
         it.group = group;
         let ios: u64 = window.latencies.iter().map(LatencyHistogram::count).sum();
         let ios = u32::try_from(ios).unwrap_or(u32::MAX);
-        for (series, latencies) in it.series.iter_mut().zip(&*window.latencies) {
-            series.add(latencies, now_ns);
+        for (op, series) in it.series.iter_mut().enumerate() {
+            series.add(&window.latencies[op], window.bytes[op], now_ns);
         }
         it.errors
             .add(window.errors, ios.saturating_add(window.errors), now_ns);

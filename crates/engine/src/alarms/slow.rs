@@ -4,7 +4,9 @@
 //! peers, and by [`Limits::slow_ns`] more than theirs. *Growth* is p90 now divided by what it
 //! usually is, so paths of different length can be compared, and a load that grows slows all of
 //! them. A path whose peers have no I/O has to do [`TIMES_ALONE`] times worse, do less than half
-//! of the I/O than before, and for longer: else it may just have more to do.
+//! of the I/O and of the bytes than before, and for longer: else it may just have more to do, or
+//! larger I/Os. Nothing shows that its load is another one, so its level is learnt, slowly, also
+//! while it is slow.
 //!
 //! A series without I/O for [`IDLE_NS`] is not slow any more: probes, which show the end, are
 //! reads, and local paths have none.
@@ -33,6 +35,8 @@ const ROUNDS_TO_LEARN: u32 = 10;
 const LEARN_SHIFT: u32 = 6;
 /// The same of one that is twice the usual: some minutes.
 const LEARN_SHIFT_SLOW: u32 = 10;
+/// The same of a path that is slow, and without peers: it takes 90 minutes of load.
+const LEARN_SHIFT_ALONE: u32 = 14;
 /// Growth is in 1 / 1024.
 const ONE: u64 = 1024;
 /// Growth that is slow, and that is not slow any more, relative to the peers.
@@ -68,8 +72,33 @@ pub struct Growth {
     pub now_ns: u64,
     /// 0: not known.
     pub was_ns: u64,
-    /// I/Os per s, now and usually.
-    rate: (u64, u64),
+    /// Per s, now and usually.
+    load: (Load, Load),
+}
+
+/// Load of a series, per s.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    ios: u64,
+    bytes: u64,
+}
+
+impl Load {
+    /// Whether there is less than half of it.
+    fn is_half_of(self, usual: Self) -> bool {
+        self.ios < usual.ios / 2 && self.bytes < usual.bytes / 2
+    }
+
+    /// Of one part that is new and so many that were known.
+    fn learn(&mut self, new: Self, known: u64) {
+        let all = known + 1;
+        self.ios = (self.ios * known + new.ios).div_ceil(all);
+        self.bytes = self
+            .bytes
+            .saturating_mul(known)
+            .saturating_add(new.bytes)
+            .div_ceil(all);
+    }
 }
 
 impl Growth {
@@ -120,6 +149,8 @@ impl Peers<'_> {
 #[derive(Debug, Default)]
 pub struct Series {
     round: LatencyHistogram,
+    /// Of the round.
+    bytes: u64,
     /// When the first and the last of them were reported, ns; valid if there are any.
     from_ns: u64,
     until_ns: u64,
@@ -139,8 +170,7 @@ struct Usual {
     rounds: u32,
     /// ns, in 1 / 1024.
     p90: u64,
-    /// I/Os per s.
-    rate: u64,
+    load: Load,
 }
 
 /// Rounds in a row of one kind.
@@ -175,13 +205,13 @@ impl Usual {
         }
     }
 
-    fn learn(&mut self, now_ns: u64, rate: u64) {
-        let level = now_ns << 10;
+    fn learn(&mut self, growth: &Growth) {
+        let (level, load) = (growth.now_ns << 10, growth.load.0);
         self.rounds = self.rounds.saturating_add(1);
         if self.rounds <= ROUNDS_TO_LEARN {
             let rounds = u64::from(self.rounds);
             self.p90 = (self.p90 * (rounds - 1) + level) / rounds;
-            self.rate = (self.rate * (rounds - 1) + rate) / rounds;
+            self.load.learn(load, rounds - 1);
             return;
         }
         let shift = match level >= 2 * self.p90 {
@@ -189,13 +219,19 @@ impl Usual {
             false => LEARN_SHIFT,
         };
         self.p90 = self.p90 - (self.p90 >> shift) + (level >> shift);
-        self.rate = (self.rate * 63 + rate).div_ceil(64);
+        self.load.learn(load, 63);
+    }
+
+    /// Of a path that is slow and without peers.
+    fn learn_alone(&mut self, growth: &Growth) {
+        let part = (growth.now_ns << 10) >> LEARN_SHIFT_ALONE;
+        self.p90 = self.p90 - (self.p90 >> LEARN_SHIFT_ALONE) + part;
     }
 }
 
 impl Series {
     /// Adds latencies to the round.
-    pub fn add(&mut self, latencies: &LatencyHistogram, now_ns: u64) {
+    pub fn add(&mut self, latencies: &LatencyHistogram, bytes: u64, now_ns: u64) {
         if latencies.count() == 0 {
             return;
         }
@@ -204,6 +240,7 @@ impl Series {
         }
         self.until_ns = now_ns;
         self.round.add(latencies);
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 
     /// When a slow series without I/O is judged as [`IDLE_NS`] has passed, ns.
@@ -226,16 +263,21 @@ impl Series {
         if self.round.count() < least {
             if self.round.count() > 0 && now_ns.saturating_sub(self.from_ns) >= SAMPLES_NS {
                 self.round = LatencyHistogram::default();
+                self.bytes = 0;
             }
             return;
         }
         let round = core::mem::take(&mut self.round);
         let took_ns = self.until_ns.saturating_sub(self.from_ns).max(1);
-        let rate = round.count().saturating_mul(1_000_000_000) / took_ns;
+        let per_s = |count: u64| count.saturating_mul(1_000_000_000) / took_ns;
+        let load = Load {
+            ios: per_s(round.count()),
+            bytes: per_s(core::mem::take(&mut self.bytes)),
+        };
         let growth = Growth {
             now_ns: round.quantile_ns(PERCENTILE).unwrap_or(0),
             was_ns: self.usual.p90_ns(),
-            rate: (rate, self.usual.rate),
+            load: (load, self.usual.load),
         };
         self.last = Some((growth, now_ns));
         self.is_new = true;
@@ -249,7 +291,7 @@ impl Series {
         };
         if growth.was_ns == 0 || limits.slow_ns == 0 {
             self.is_slow = false;
-            return self.usual.learn(growth.now_ns, growth.rate.0);
+            return self.usual.learn(&growth);
         }
         let peer = peers.median(op);
         let (times, least_ns, lasts_ns) = match peer {
@@ -260,7 +302,7 @@ impl Series {
         let expected_ns = growth.was_ns.saturating_mul(of_peers) / ONE;
         let more_ns = growth.now_ns.saturating_sub(expected_ns);
         let grew = |times: u64| growth.times() >= of_peers.saturating_mul(times);
-        let lacks_load = peer.is_some() || growth.rate.0 < growth.rate.1 / 2;
+        let lacks_load = peer.is_some() || growth.load.0.is_half_of(growth.load.1);
         let exceeds = grew(times) && more_ns >= least_ns && lacks_load;
         let is_well = !grew(TIMES_TO_END) || more_ns < limits.slow_ns / 2;
         if exceeds && (late_ns > more_ns / LATE_PART || peers.is_machine(growth)) {
@@ -283,7 +325,9 @@ impl Series {
         }
         // A level that may be an alarm is not learnt.
         if !exceeds && !self.is_slow {
-            self.usual.learn(growth.now_ns, growth.rate.0);
+            self.usual.learn(&growth);
+        } else if self.is_slow && peer.is_none() {
+            self.usual.learn_alone(&growth);
         }
     }
 }

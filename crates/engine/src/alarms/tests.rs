@@ -40,7 +40,10 @@ fn path(volume: u16, path: u8) -> Subject {
 
 /// A window with so many reads of about this latency.
 fn reads(count: u32, ns: u64) -> PathWindow {
-    let mut it = PathWindow::default();
+    let mut it = PathWindow {
+        bytes: [u64::from(count) * 4096, 0],
+        ..PathWindow::default()
+    };
     (0..count).for_each(|at| it.latencies[0].record(ns + ns * u64::from(at) / 50));
     it
 }
@@ -181,6 +184,7 @@ fn slow_writes_without_io_end_when_idle() {
     let (_, mut it) = begins_and_ends(|_| reads(5, 101 * MS));
     let writes = |mut it: PathWindow| {
         it.latencies.swap(0, 1);
+        it.bytes.swap(0, 1);
         it
     };
     it.run(60 * S, |_| writes(reads(40, MS)));
@@ -354,6 +358,31 @@ fn a_path_alone_is_slow_only_with_less_io_than_before() {
     }
 }
 
+/// Small reads, then a backup: fewer I/Os, each longer, and more bytes.
+#[test]
+fn a_path_alone_with_larger_io_is_not_slow() {
+    let mut it = World::new();
+    let alone = |count, ns, length: u64| {
+        move |at: Subject| match at.path.0 {
+            1 => PathWindow {
+                bytes: [u64::from(count) * length, 0],
+                ..reads(count, ns)
+            },
+            _ => PathWindow::default(),
+        }
+    };
+    it.run(60 * S, alone(400, MS, 4096));
+    it.run(60 * S, alone(50, 300 * MS, 1 << 20));
+    assert_eq!(it.changes, []);
+    // One that moves less for hours is the usual one by then.
+    it.run(60 * S, alone(400, MS, 4096));
+    it.run(60 * S, alone(12, 300 * MS, 4096));
+    assert_eq!(it.changes.len(), 1);
+    it.run(4 * 3600 * S, alone(12, 300 * MS, 4096));
+    assert!(it.changes[1].ended_ns.is_some());
+    assert_eq!(it.changes.len(), 2);
+}
+
 #[test]
 fn limits_of_0_end_what_holds() {
     let (_, mut it) = begins_and_ends(|_| PathWindow {
@@ -450,6 +479,7 @@ impl Healthy {
                 ns += random.below(500 * MS);
             }
             it.latencies[usize::from(n % 3 == 0)].record(ns);
+            it.bytes[usize::from(n % 3 == 0)] += 4096;
         }
         // A medium error now and then, a lost path once in a while.
         it.errors = u32::from(random.below(2000) == 0);

@@ -31,6 +31,8 @@ const CLASSES: [ErrorClass; 5] = [
 pub(super) struct Measured {
     /// Reads and writes, as reported last.
     latency: Box<[LatencyHistogram; 2]>,
+    /// Bytes that they moved, as reported last.
+    bytes: [u64; 2],
     /// Errors, as reported last.
     errors: u64,
     /// Losses by its own fault that are not reported; on core 0.
@@ -80,6 +82,10 @@ impl Path {
                 it.latency[op] = self.latency[op];
             }
         }
+        for (op, bytes) in self.counters.bytes.into_iter().enumerate() {
+            window.bytes[op] = bytes - it.bytes[op];
+        }
+        it.bytes = self.counters.bytes;
         let errors = errors(&self.counters);
         window.errors = (errors - it.errors) as u32;
         it.errors = errors;
