@@ -500,7 +500,10 @@ impl RunMachine {
     /// next report: one that rests is not woken.
     #[cold]
     fn measure(&mut self, with_probes: bool, now_ns: u64) {
-        let paths = self.engine.host_mut().take_windows(with_probes);
+        let mut paths = self.engine.host_mut().take_windows(with_probes);
+        let begun_ns = self.measure_at.0.saturating_sub(ROUND_NS);
+        let span_ns = now_ns.saturating_sub(begun_ns).min(ROUND_NS);
+        paths.iter_mut().for_each(|(_, it)| it.span_ns = span_ns);
         self.measure_at = (now_ns.saturating_add(ROUND_NS), !paths.is_empty());
         if paths.is_empty() {
             return;

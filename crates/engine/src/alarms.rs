@@ -95,6 +95,8 @@ impl Default for Limits {
 /// Measures of one path by one core, since its last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathWindow {
+    /// Time that it spans, ns; at most [`ROUND_NS`]: a path that rested has no report before.
+    pub span_ns: u64,
     /// Of reads and writes that ended well, probes among them.
     pub latencies: Box<[LatencyHistogram; 2]>,
     /// Read and written.
@@ -343,7 +345,9 @@ impl Alarms {
         let ios: u64 = window.latencies.iter().map(LatencyHistogram::count).sum();
         let ios = u32::try_from(ios).unwrap_or(u32::MAX);
         for (op, series) in it.series.iter_mut().enumerate() {
-            series.add(&window.latencies[op], window.bytes[op], now_ns);
+            let span_ns = window.span_ns.min(ROUND_NS);
+            let from_ns = now_ns.saturating_sub(span_ns);
+            series.add(&window.latencies[op], window.bytes[op], from_ns, now_ns);
         }
         it.errors
             .add(window.errors, ios.saturating_add(window.errors), now_ns);

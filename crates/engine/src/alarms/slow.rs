@@ -231,12 +231,12 @@ impl Usual {
 
 impl Series {
     /// Adds latencies to the round.
-    pub fn add(&mut self, latencies: &LatencyHistogram, bytes: u64, now_ns: u64) {
+    pub fn add(&mut self, latencies: &LatencyHistogram, bytes: u64, from_ns: u64, now_ns: u64) {
         if latencies.count() == 0 {
             return;
         }
         if self.round.count() == 0 {
-            self.from_ns = now_ns.saturating_sub(super::ROUND_NS);
+            self.from_ns = from_ns;
         }
         self.until_ns = now_ns;
         self.round.add(latencies);

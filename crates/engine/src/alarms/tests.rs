@@ -41,6 +41,7 @@ fn path(volume: u16, path: u8) -> Subject {
 /// A window with so many reads of about this latency.
 fn reads(count: u32, ns: u64) -> PathWindow {
     let mut it = PathWindow {
+        span_ns: ROUND_NS,
         bytes: [u64::from(count) * 4096, 0],
         ..PathWindow::default()
     };
@@ -358,6 +359,24 @@ fn a_path_alone_is_slow_only_with_less_io_than_before() {
     }
 }
 
+/// A report that was asked for early spans less: it does not show less load.
+#[test]
+fn a_path_alone_with_early_reports_is_not_slow() {
+    let mut it = World::new();
+    let alone = |count, ns, span_ns| {
+        move |at: Subject| match at.path.0 {
+            1 => PathWindow {
+                span_ns,
+                ..reads(count, ns)
+            },
+            _ => PathWindow::default(),
+        }
+    };
+    it.run(60 * S, alone(400, MS, ROUND_NS));
+    it.run(60 * S, alone(150, 150 * MS, ROUND_NS / 2));
+    assert_eq!(it.changes, []);
+}
+
 /// Small reads, then a backup: fewer I/Os, each longer, and more bytes.
 #[test]
 fn a_path_alone_with_larger_io_is_not_slow() {
@@ -466,7 +485,10 @@ impl Healthy {
     }
 
     fn window(&self, at: usize, machine: &Machine, random: &mut Random) -> PathWindow {
-        let mut it = PathWindow::default();
+        let mut it = PathWindow {
+            span_ns: ROUND_NS,
+            ..PathWindow::default()
+        };
         let queued = 1000 * self.base_ns[at] / (1000 - self.load);
         let count = 2 + self.load / 40;
         for n in 0..count {
