@@ -418,9 +418,10 @@ impl RunMachine {
     fn tell_states(&mut self) {
         let host = self.engine.host();
         let of_volume = |volume| host.paths(volume).map(move |path| (volume, path));
-        let there: Vec<_> = (0..host.volumes()).flat_map(of_volume).collect();
-        let gone = self.states.keys().filter(|it| !there.contains(it));
-        let all: Vec<_> = there.iter().chain(gone).copied().collect();
+        let there = (0..host.volumes()).flat_map(of_volume);
+        let is_gone = |at: &&(u16, PathIndex)| host.path_state(at.0, at.1) == PathState::Removed;
+        let gone = self.states.keys().filter(is_gone).copied();
+        let all: Vec<_> = there.chain(gone).collect();
         for at in all {
             let (volume, path) = at;
             let to = host.path_state(volume, path);
@@ -496,15 +497,22 @@ impl RunMachine {
         }
     }
 
-    /// Reports what was measured of paths. As long as there is anything the core wakes for the
-    /// next report: one that rests is not woken.
+    /// Reports what was measured of paths. As long as there is anything, or I/O in flight, the core
+    /// wakes for the next report: one that rests is not woken.
     #[cold]
     fn measure(&mut self, with_probes: bool, now_ns: u64) {
         let mut paths = self.engine.host_mut().take_windows(with_probes);
         let begun_ns = self.measure_at.0.saturating_sub(ROUND_NS);
         let span_ns = now_ns.saturating_sub(begun_ns).min(ROUND_NS);
         paths.iter_mut().for_each(|(_, it)| it.span_ns = span_ns);
-        self.measure_at = (now_ns.saturating_add(ROUND_NS), !paths.is_empty());
+        // The first I/O after a rest has no result yet: its report is the next.
+        let host = self.engine.host();
+        let in_flight = |volume| {
+            let mut paths = host.paths(volume);
+            paths.any(|path| host.in_flight(volume, path) > 0)
+        };
+        let wakes = !paths.is_empty() || (0..host.volumes()).any(in_flight);
+        self.measure_at = (now_ns.saturating_add(ROUND_NS), wakes);
         if paths.is_empty() {
             return;
         }
