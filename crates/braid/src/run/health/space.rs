@@ -6,6 +6,7 @@
 //! counts, until two hundredths less are used.
 //!
 //! [`AlarmKeys::space`]: crate::run::config::AlarmKeys::space
+use super::Health;
 use crate::log;
 use crate::run::events::{Event, Kind};
 use crate::run::limited::Limit;
@@ -44,6 +45,29 @@ struct Full {
     usage: Usage,
     /// Files of paths and legs there, and the state directory.
     files: Vec<PathBuf>,
+}
+
+/// A file whose file system is asked: it hangs until this is dropped, also where no thread could be
+/// started for it.
+struct Asked {
+    health: Arc<Health>,
+    file: PathBuf,
+}
+
+impl Asked {
+    fn new(health: &Arc<Health>, file: &Path) -> Self {
+        health.space.hang().insert(file.to_owned());
+        Self {
+            health: Arc::clone(health),
+            file: file.to_owned(),
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.health.space.hang().remove(&self.file);
+    }
 }
 
 /// How full a file system is.
@@ -109,6 +133,7 @@ impl Space {
                 .1
                 .push(file.clone());
         }
+        let hangs = self.hang().clone();
         let mut full = self.full();
         let mut lines = Vec::new();
         for (device, it) in std::mem::take(&mut *full) {
@@ -123,6 +148,10 @@ impl Space {
                     let (file, words) = (it.files[0].display(), usage.words());
                     let line = format!("the file system of {file} is no longer full: {words}");
                     lines.push((false, line));
+                }
+                // Nothing is known of it until it answers.
+                None if it.files.iter().any(|file| hangs.contains(file)) => {
+                    full.insert(device, it);
                 }
                 None => {} // nothing of it is used any more
             }
@@ -220,13 +249,8 @@ impl Service {
             if self.health.space.hang().contains(&file) {
                 continue;
             }
-            self.health.space.hang().insert(file.clone());
-            let (health, asked) = (Arc::clone(&self.health), file.clone());
-            let usage = Limit::Verb.run(move || {
-                let usage = Usage::of(&asked);
-                health.space.hang().remove(&asked);
-                usage
-            });
+            let asked = Asked::new(&self.health, &file);
+            let usage = Limit::Verb.run(move || Usage::of(&asked.file));
             if let Ok(Some(usage)) = usage {
                 found.push((file, usage));
             }
@@ -272,5 +296,13 @@ mod tests {
         let ended = "the file system of /srv/a is no longer full: 92.9 % full, 1 GiB left";
         assert_eq!(ask(929, 950), (vec![(false, ended.to_owned())], false));
         assert_eq!(ask(1000, 0), (vec![], false));
+        // One that does not answer is as it was.
+        assert!(ask(1000, 950).1);
+        space.hang().insert(file.clone());
+        assert_eq!(space.judge(&[], 950), []);
+        assert!(space.of(&file).is_some());
+        space.hang().remove(&file);
+        assert_eq!(space.judge(&[], 950), []);
+        assert!(space.of(&file).is_none());
     }
 }
