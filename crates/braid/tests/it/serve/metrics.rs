@@ -164,6 +164,38 @@ fn metrics_count_io_and_follow_a_reload() {
     assert!(TcpStream::connect(taken_at).is_err());
 }
 
+/// Of these two addresses only one can be listened on at once.
+#[test]
+fn metrics_move_to_all_addresses_of_their_port() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = free.local_addr().unwrap();
+    drop(free);
+    let Some(mut engine) = engine(directory, &format!("metrics = \"{one}\"\n")) else {
+        return;
+    };
+    assert_eq!(address(&mut engine), one);
+    let all = format!("0.0.0.0:{}", one.port());
+    configure(
+        directory,
+        &format!("metrics = \"{all}\"\nmetrics_open = true\n"),
+    );
+    let file = directory.join("b.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let export = "[[volume.export]]\nnbd = \"unix:/proc/no/such.sock\"\n";
+    std::fs::write(&file, text.clone() + export).unwrap();
+    let (well, said) = verb(directory, &["reload"]);
+    assert!(!well && said.contains("such.sock"), "{said}");
+    assert!(!said.contains("not all could be taken back"), "{said}");
+    scrape(one);
+    std::fs::write(&file, text).unwrap();
+    let (well, said) = verb(directory, &["reload"]);
+    let line = format!("metrics are served at http://{all}/metrics");
+    assert!(well && said.contains(&line), "{said}");
+    scrape(one);
+}
+
 #[test]
 fn metrics_port_in_use_ends_the_start() {
     let directory = tempfile::tempdir().unwrap();
