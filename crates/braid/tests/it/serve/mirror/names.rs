@@ -131,8 +131,13 @@ fn legs_of_another_mirror_are_refused_until_accepted() {
     // Exchanged.
     configure(&place, &[("v0", ["c", "d"]), ("v1", ["a", "b"])]);
     let mut engine = process::begun(place.0.path());
+    // In either order.
+    for _ in 0..2 {
+        engine.notes("braid mirror assemble v");
+    }
     for name in ["v0", "v1"] {
-        engine.notes(&format!("braid mirror assemble {name} --accept"));
+        let said = format!("braid mirror assemble {name} --accept");
+        assert!(engine.seen.contains(&said), "{}", engine.seen);
     }
     assert_eq!(place.ask(&["check"]).status.code(), Some(2), "down");
     let why = said(&place.ask(&["mirror", "assemble", "v0", "--without-missing"]));

@@ -81,7 +81,11 @@ impl Place {
     }
 
     pub fn told(&self, words: &[&str]) -> Value {
-        let output = self.ask(&[words, &["-o", "json"]].concat());
+        // On a busy machine legs may be told later than the verb waits; it can be said again.
+        let is_later =
+            |it: &Output| String::from_utf8_lossy(&it.stderr).contains("that holds, but");
+        let ask = || self.ask(&[words, &["-o", "json"]].concat());
+        let output = wait_until(|| Some(ask()).filter(|it| !is_later(it)));
         assert!(output.status.success(), "{words:?}: {output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
