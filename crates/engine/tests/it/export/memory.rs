@@ -13,7 +13,7 @@ use nbd::wire::{OptionHeader, RequestHeader, cmd, opt};
 use std::collections::BTreeMap;
 
 /// C there: the tables of a place, and a session.
-const CONNECTION: u64 = 9 << 9;
+const CONNECTION: u64 = 11 << 9;
 /// Q: room for one request.
 const REQUEST: u64 = 512;
 /// More of a request that had more than 1 MiB once; more of who stops in the middle of an option.
