@@ -1,7 +1,6 @@
 //! Clients of NBD exports that may connect, and may not.
 use crate::serve::nbd;
-use crate::serve::no_io_uring;
-use crate::serve::process::{Process, SOON, begun, wait_until};
+use crate::serve::process::{Process, SOON, begun_with_v0, wait_until};
 use rustix::net::{AddressFamily, SocketType};
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -23,13 +22,7 @@ fn configure(directory: &Path, export: &str) {
 /// An engine with this export. `None`: this machine has no io_uring.
 fn engine(directory: &Path, export: &str) -> Option<Process> {
     configure(directory, export);
-    let mut engine = begun(directory);
-    if engine.says("v0: ready").is_none() {
-        engine.notes("io_uring");
-        no_io_uring::skip(&engine.seen);
-        return None;
-    }
-    Some(engine)
+    begun_with_v0(directory)
 }
 
 fn reload(directory: &Path, export: &str) -> String {

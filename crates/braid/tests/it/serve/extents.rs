@@ -2,7 +2,7 @@
 use crate::serve::mirror::place::{DATA_AT, LEG_BYTES, Place, end};
 use crate::serve::nbd;
 use crate::serve::no_io_uring;
-use crate::serve::process::{Process, SOON, at_once, begun, wait_until};
+use crate::serve::process::{Process, SOON, at_once, begun, begun_with_v0, wait_until};
 use rustix::fs::SeekFrom;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -255,13 +255,7 @@ fn exported(directory: &Path, uri: &str) -> Option<Process> {
         directory.display()
     );
     std::fs::write(directory.join("b.toml"), text).unwrap();
-    let mut engine = begun(directory);
-    if engine.says("v0: ready").is_none() {
-        engine.notes("io_uring");
-        no_io_uring::skip(&engine.seen);
-        return None;
-    }
-    Some(engine)
+    begun_with_v0(directory)
 }
 
 #[test]

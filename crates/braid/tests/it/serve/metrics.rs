@@ -1,6 +1,6 @@
 //! Metrics of a running engine.
 use crate::serve::no_io_uring;
-use crate::serve::process::{Client, Process, SOON, begun, wait_until};
+use crate::serve::process::{Client, Process, SOON, begun, begun_with_v0, wait_until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -22,13 +22,7 @@ fn configure(directory: &Path, keys: &str) {
 /// An engine with these keys. `None`: this machine has no io_uring.
 fn engine(directory: &Path, keys: &str) -> Option<Process> {
     configure(directory, keys);
-    let mut engine = begun(directory);
-    if engine.says("v0: ready").is_none() {
-        engine.notes("io_uring");
-        no_io_uring::skip(&engine.seen);
-        return None;
-    }
-    Some(engine)
+    begun_with_v0(directory)
 }
 
 /// Where the engine says that it serves metrics.

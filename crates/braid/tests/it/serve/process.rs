@@ -152,6 +152,17 @@ pub fn ask_in_ticks(address: &str) -> Vec<u64> {
     ticks.collect()
 }
 
+/// An engine whose volume v0 is ready. `None`: this machine has no io_uring.
+pub fn begun_with_v0(directory: &Path) -> Option<Process> {
+    let mut engine = begun(directory);
+    if engine.says("v0: ready").is_none() {
+        engine.notes("io_uring");
+        super::no_io_uring::skip(&engine.seen);
+        return None;
+    }
+    Some(engine)
+}
+
 /// Asks until there is an answer.
 pub fn wait_until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + SOON;
