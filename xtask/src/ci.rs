@@ -435,6 +435,9 @@ impl Check<'_> {
         }
         for test in skips::failed(&output) {
             writeln!(text, "{name}: failed test: {test}")?;
+            for line in skips::panic_of(&output, test) {
+                writeln!(text, "    {line}")?;
+            }
         }
         match result {
             Ok(status) => writeln!(

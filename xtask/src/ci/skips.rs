@@ -9,6 +9,9 @@ pub struct Skip {
     pub reason: String,
 }
 
+/// Lines of a panic that are shown: snapshots and long values are in the log.
+const PANIC_LINES: usize = 20;
+
 /// Every `SKIP <test>: <reason>` and every ignored test in `output`.
 pub fn found(output: &str) -> Vec<Skip> {
     output
@@ -42,6 +45,18 @@ pub fn failed(output: &str) -> Vec<&str> {
     names
 }
 
+/// Why a test failed: its panic with what it said, at most [`PANIC_LINES`]. Threads that it started
+/// have no name.
+pub fn panic_of<'a>(output: &'a str, test: &str) -> Vec<&'a str> {
+    let thread = format!("thread '{test}'");
+    let is_panic = |line: &&str| line.contains(&thread) && line.contains(" panicked at ");
+    let lines = output.lines().skip_while(|line| !is_panic(line));
+    lines
+        .take_while(|line| !line.starts_with("note: run with `RUST_BACKTRACE="))
+        .take(PANIC_LINES)
+        .collect()
+}
+
 /// The harness may have written `test name ... ` on the same line before.
 fn said(line: &str) -> Option<Skip> {
     let from_start = line.strip_prefix("SKIP ");
@@ -66,7 +81,7 @@ fn ignored(line: &str) -> Option<Skip> {
 
 #[cfg(test)]
 mod tests {
-    use super::{allowed, failed, found};
+    use super::{PANIC_LINES, allowed, failed, found, panic_of};
 
     #[test]
     fn skips_and_ignored_tests_are_found_wherever_the_harness_puts_them() {
@@ -92,6 +107,21 @@ mod tests {
                       failures:\n    c\n\ntest result: FAILED.\n";
         assert_eq!(failed(output), ["a", "m::b", "c"]);
         assert!(failed("test a ... ok\n").is_empty());
+    }
+
+    #[test]
+    fn panic_of_a_test_is_found_among_the_output_of_others() {
+        let note = "note: run with `RUST_BACKTRACE=1` environment variable";
+        let output = format!(
+            "thread 'a' (7) panicked at x.rs:1:2:\nno\n{note}\ntest b ... thread 'b' (8) panicked \
+             at y.rs:3:4:\nnever came\n{note}\ntest c ... ok\n"
+        );
+        let found = panic_of(&output, "b");
+        let first = "test b ... thread 'b' (8) panicked at y.rs:3:4:";
+        assert_eq!(found, [first, "never came"]);
+        assert!(panic_of(&output, "c").is_empty());
+        let long = format!("thread 'a' panicked at x.rs:1:2:\n{}", "x\n".repeat(100));
+        assert_eq!(panic_of(&long, "a").len(), PANIC_LINES);
     }
 
     #[test]
