@@ -7,8 +7,8 @@
 //!
 //! `--seconds`: eight clients ask verbs and reloads at random, while each volume that is there is
 //! written and read, and a target holds writes again and again. Each call is answered; verbs of the
-//! volume that nothing changes are answered while others wait for long. In the end the engine is as
-//! the file says.
+//! volume that nothing changes are answered while others wait for long, and take no longer than
+//! their own I/O and that of the records of others. In the end the engine is as the file says.
 //!
 //! `--rounds`: the engine is killed at any time of a reload or verb, and started with the file of
 //! before or after. It is as that file says; what a verb was answered holds, what it was not may
@@ -23,7 +23,7 @@ mod file;
 mod kills;
 mod race;
 mod steps;
-mod writers;
+pub mod writers;
 
 use super::Common;
 use anyhow::Result;

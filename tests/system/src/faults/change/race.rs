@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +23,7 @@ const CLIENTS: u64 = 8;
 const QUIET: &str = "q0";
 /// How often a target holds writes, and for how long: verbs of its volume wait for them.
 const HOLDS_EVERY: Duration = Duration::from_secs(2);
-const HELD: &str = "hold_writes=1s";
+const HELD: Duration = Duration::from_secs(1);
 /// While a call waits longer than this, verbs of [`QUIET`] are answered.
 const WAITED: Duration = Duration::from_secs(5);
 /// Longest time until a call is answered that waits for others of its volume.
@@ -46,6 +48,8 @@ struct Race {
     quiet: AtomicU64,
     /// Calls that waited for long, while such verbs were answered.
     waited: AtomicU64,
+    /// Longest time of the I/O of such a verb alone, ns.
+    own_io_ns: AtomicU64,
     sums: Mutex<BTreeMap<String, Sum>>,
 }
 
@@ -108,6 +112,7 @@ pub fn run(common: &Common, seconds: u64) -> Result<()> {
         over: AtomicBool::new(false),
         quiet: AtomicU64::new(0),
         waited: AtomicU64::new(0),
+        own_io_ns: AtomicU64::new(0),
         sums: Mutex::default(),
     };
     let legs = keys.legs.clone();
@@ -120,6 +125,7 @@ pub fn run(common: &Common, seconds: u64) -> Result<()> {
         let mut clients: Vec<_> = clients.collect();
         clients.push(scope.spawn(move || quiet_verbs(race)));
         clients.push(scope.spawn(move || hold(race, place)));
+        clients.push(scope.spawn(move || own_io(race, place)));
         let loads = [("v1", &["v1", "w1"][..]), ("v2", &["v2"]), ("m0", &["m0"])];
         let loads = loads.map(|(socket, names)| {
             let socket = place.path(&format!("{socket}.sock"));
@@ -160,6 +166,7 @@ pub fn run(common: &Common, seconds: u64) -> Result<()> {
             .map_or_else(String::new, |it| it.log())
     };
     let writes = writes.with_context(log)?;
+    let own_io = ensure_own_time(&race)?;
     let beside = beside(&place, &keys)?;
     common.progress("");
     let mut table = Table::new(&["method", "done", "refused", "mean_ms", "longest_ms"]);
@@ -178,7 +185,8 @@ pub fn run(common: &Common, seconds: u64) -> Result<()> {
         format!("{CLIENTS} clients for {seconds} s under load: all data right, each call answered");
     let waited = race.waited.load(Ordering::Relaxed);
     let more = json!({"writes": writes, "verbs_beside_one_that_waits": beside,
-                      "calls_over_5_s_beside_which_q0_was_answered": waited});
+                      "calls_over_5_s_beside_which_q0_was_answered": waited,
+                      "longest_own_io_of_a_verb_ms": own_io.as_millis() as u64});
     common.show("change", &head, &table, more);
     Ok(())
 }
@@ -205,7 +213,8 @@ fn reload(race: &Race, place: &Place, keys: &mut Keys, random: &mut Random) -> R
 /// Writes to the first target wait again and again.
 fn hold(race: &Race, place: &Place) -> Result<()> {
     while !race.is_over() {
-        place.stage.targets[0].set(&[HELD])?;
+        let held = format!("hold_writes={}ms", HELD.as_millis());
+        place.stage.targets[0].set(&[&held])?;
         let begun = Instant::now();
         while !race.is_over() && begun.elapsed() < HOLDS_EVERY {
             std::thread::sleep(Duration::from_millis(20));
@@ -221,6 +230,40 @@ fn quiet_verbs(race: &Race) -> Result<()> {
         race.ask("knob", &of)?;
     }
     Ok(())
+}
+
+/// The I/O of such a verb, again and again: a small file is made durable and renamed.
+fn own_io(race: &Race, place: &Place) -> Result<()> {
+    let (new, kept) = (place.path("own-io.new"), place.path("own-io"));
+    while !race.is_over() {
+        let begun = Instant::now();
+        let mut file = File::create(&new)?;
+        file.write_all(&[0; 256])?;
+        file.sync_all()?;
+        std::fs::rename(&new, &kept)?;
+        File::open(&place.stage.directory.0)?.sync_all()?;
+        let took = begun.elapsed().as_nanos() as u64;
+        race.own_io_ns.fetch_max(took, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// No verb of [`QUIET`] has waited for I/O of other volumes: such a one takes as long as writes are
+/// held, at least. Each client may have a record of its own written before it. The longest time
+/// of its own I/O.
+fn ensure_own_time(race: &Race) -> Result<Duration> {
+    let own_io = Duration::from_nanos(race.own_io_ns.load(Ordering::Relaxed));
+    let sums = race.sums.lock().unwrap_or_else(PoisonError::into_inner);
+    let quiet = sums.iter().filter(|it| it.0.ends_with(QUIET));
+    let longest = quiet.map(|it| it.1.longest).max();
+    let longest = longest.context("no verb of it")?;
+    let most = HELD + own_io * CLIENTS as u32;
+    ensure!(
+        longest < most,
+        "a verb of {QUIET} took {longest:?}: its own I/O takes {own_io:?}, others hold it up"
+    );
+    Ok(own_io)
 }
 
 /// Any verbs of the other volumes.
