@@ -345,7 +345,8 @@ pub const STEPS: [Step; 18] = [
         ),
         part(
             "each longer; also 3 legs, kills over NVMe/TCP, losses of power, targets that stand \
-             still, late writes, a half-sick path, a heavy tail, changes that race or are cut off",
+             still, late writes, a half-sick path, a heavy tail, changes that race or are cut off, \
+             clients of queues that die",
             2,
             &[
                 task(
@@ -401,6 +402,7 @@ pub const STEPS: [Step; 18] = [
                 ),
                 task("late", 1200, "cargo xtask faults late --seed 1 --may-skip"),
                 task("tail", 1200, "cargo xtask faults tail --seed 1"),
+                task("clients", 1200, "cargo xtask faults clients --seed $commit"),
                 task(
                     "change",
                     2 * 3600,

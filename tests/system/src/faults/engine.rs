@@ -133,6 +133,11 @@ impl Engine {
         self.socket.clone()
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// The volume in `stat`.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 //! and nothing can be mounted; what is left out is said.
 mod act;
 mod change;
+mod clients;
 mod down;
 mod engine;
 mod freeze;
@@ -89,6 +90,9 @@ enum Part {
     /// Verbs and reloads at once under load, and `kill -9` of the engine within them: data are
     /// right, and the next engine has the old or the new.
     Change(change::Args),
+    /// Clients of hardware queues that are killed: nothing of them is left, and no other client
+    /// notices.
+    Clients(clients::Args),
     /// A path with a heavy tail: what second copies of late reads win and cost.
     Tail(tail::Args),
 }
@@ -183,6 +187,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Marks(args) => ("marks", args.words(), None),
         Part::Freeze(args) => ("freeze", args.words(), None),
         Part::Change(args) => ("change", args.words(), None),
+        Part::Clients(args) => ("clients", args.words(), None),
         Part::Tail(args) => ("tail", args.words(), None),
     };
     if let (Some(reason), true) = (hindrance, args.may_skip) {
@@ -213,6 +218,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Marks(args) => marks::run(&common, args),
         Part::Freeze(args) => freeze::run(&common, args),
         Part::Change(args) => change::run(&common, args),
+        Part::Clients(args) => clients::run(&common, args),
         Part::Tail(args) => tail::run(&common, args),
     };
     let Err(error) = done else {
