@@ -110,7 +110,7 @@ pub enum RunEvent {
     /// See [`ExportEvent::Error`].
     Error(Box<ClientError>),
     /// See [`ExportEvent::MoreErrors`].
-    MoreErrors(u32),
+    MoreErrors(u16, u32),
     /// A record that a controller's use waits for: to be kept.
     Mark(Mark),
     /// See [`HostEvent::MarkEnded`].
@@ -366,7 +366,9 @@ impl RunMachine {
                     self.tell(RunEvent::Unfit(volume, nsid, why.to_string()));
                 }
                 ExportEvent::Error(error) => self.tell(RunEvent::Error(error)),
-                ExportEvent::MoreErrors(count) => self.tell(RunEvent::MoreErrors(count)),
+                ExportEvent::MoreErrors(volume, count) => {
+                    self.tell(RunEvent::MoreErrors(volume, count));
+                }
                 ExportEvent::Vacated(export) => {
                     self.tell(RunEvent::Vacated(self.core, export));
                 }

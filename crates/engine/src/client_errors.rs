@@ -1,14 +1,17 @@
 //! Errors that clients were answered with, for lines about them.
 //!
 //! # Contract
-//! Of many few are described, [`CLIENT_ERRORS_MAX`] in a period of [`Seldom`]; the rest is counted,
-//! and the count is reported when the period is over.
+//! Of many few are described, [`CLIENT_ERRORS_MAX`] of each volume in a period of [`Seldom`]; the
+//! rest is counted, and the count is reported when the period is over.
+use crate::core::earlier;
+use crate::export::ExportEvent;
 use crate::host::Multipath;
 use crate::limits::CLIENT_ERRORS_MAX;
 use crate::machine::DeviceError;
 use crate::seldom::Seldom;
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use multipath::Outcome;
 use policy::PathIndex;
@@ -39,28 +42,47 @@ pub struct ClientError {
 }
 
 /// Decides which errors are described.
-#[derive(Clone, Debug)]
-pub(crate) struct ClientErrors(Seldom);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientErrors {
+    /// By volume, those that had errors.
+    limits: BTreeMap<u16, Seldom>,
+    /// When the first period is over in which errors were not described, ns.
+    due_ns: Option<u64>,
+}
 
 impl ClientErrors {
-    pub fn new() -> Self {
-        Self(Seldom::new(CLIENT_ERRORS_MAX))
-    }
-
     /// One more. Returns whether it is described.
-    pub fn is_described(&mut self, now_ns: u64) -> bool {
-        self.0.one_more(now_ns).is_some()
+    pub fn is_described(
+        &mut self,
+        events: &mut VecDeque<ExportEvent>,
+        volume: u16,
+        now_ns: u64,
+    ) -> bool {
+        // Before this one, with which another period may begin.
+        self.take_rest(events, now_ns);
+        let new = || Seldom::new(CLIENT_ERRORS_MAX);
+        let limit = self.limits.entry(volume).or_insert_with(new);
+        let is_described = limit.one_more(now_ns).is_some();
+        self.due_ns = earlier(self.due_ns, limit.due_ns());
+        is_described
     }
 
     /// When [`Self::take_rest`] is to be called, ns.
     #[inline]
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.0.due_ns()
+        self.due_ns
     }
 
-    /// How many were not described, once the period is over.
-    pub fn take_rest(&mut self, now_ns: u64) -> Option<u32> {
-        self.0.overdue(now_ns)
+    /// Reports how many were not described in a period that is over.
+    pub fn take_rest(&mut self, events: &mut VecDeque<ExportEvent>, now_ns: u64) {
+        if self.due_ns.is_none_or(|due_ns| due_ns > now_ns) {
+            return;
+        }
+        for (volume, limit) in &mut self.limits {
+            let rest = limit.overdue(now_ns);
+            events.extend(rest.map(|count| ExportEvent::MoreErrors(*volume, count)));
+        }
+        self.due_ns = self.limits.values().filter_map(Seldom::due_ns).min();
     }
 }
 
@@ -153,16 +175,21 @@ mod tests {
 
     #[test]
     fn errors_that_are_not_described_are_counted_in_time() {
-        let mut errors = ClientErrors::new();
-        let described = (0..CLIENT_ERRORS_MAX + 5).filter(|_| errors.is_described(1));
+        let (mut errors, mut events) = (ClientErrors::default(), VecDeque::new());
+        let storm = CLIENT_ERRORS_MAX + 5;
+        let described = (0..storm).filter(|_| errors.is_described(&mut events, 3, 1));
         assert_eq!(described.count() as u32, CLIENT_ERRORS_MAX);
+        assert!(errors.is_described(&mut events, 4, 1), "each has its own");
         let due_ns = errors.poll_timeout().unwrap();
         assert!(due_ns >= SAID_NS);
-        assert_eq!(errors.take_rest(due_ns - 1), None);
-        assert_eq!(errors.take_rest(due_ns), Some(5));
-        assert_eq!(
-            (errors.take_rest(due_ns), errors.poll_timeout()),
-            (None, None)
-        );
+        errors.take_rest(&mut events, due_ns - 1);
+        assert!(events.is_empty());
+        // Another error comes before the timer.
+        assert!(errors.is_described(&mut events, 3, due_ns));
+        errors.take_rest(&mut events, due_ns);
+        let [ExportEvent::MoreErrors(3, 5)] = events.make_contiguous() else {
+            panic!("{} events", events.len());
+        };
+        assert_eq!(errors.poll_timeout(), None);
     }
 }

@@ -183,8 +183,8 @@ pub enum ExportEvent {
     },
     /// A client was answered with an error; of many, few are described.
     Error(Box<ClientError>),
-    /// So many clients' errors were not described in a period that is over.
-    MoreErrors(u32),
+    /// Of this volume so many clients' errors were not described in a period that is over.
+    MoreErrors(u16, u32),
     /// A client's session was ended for a reason worth a line; of many, few are spoken of.
     Client {
         /// Of this export.
@@ -298,7 +298,7 @@ impl NbdServer {
             arrivals: Arrivals::new(),
             turned_away: Seldom::new(1),
             ended: Seldom::new(CLIENT_LINES_MAX),
-            errors: ClientErrors::new(),
+            errors: ClientErrors::default(),
             touched: Vec::with_capacity(config.clients_max.into()),
             table: Table::new(config.clients_max, config.requests_max, Work::new),
             course: Course::new(tickets),
@@ -452,8 +452,7 @@ impl NbdServer {
     }
 
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        let rest = self.errors.take_rest(now_ns);
-        self.events.extend(rest.map(ExportEvent::MoreErrors));
+        self.errors.take_rest(&mut self.events, now_ns);
         self.look_for_stalls(now_ns);
         self.expire_questions(now_ns);
         self.expire_ends(now_ns);

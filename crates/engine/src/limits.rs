@@ -90,8 +90,8 @@ pub const LOG_EVENTS_MAX: usize = 1024;
 
 /// How long what strangers cause may be spoken of only so often ([`crate::seldom`]), ns.
 pub const SAID_NS: u64 = 10_000_000_000;
-/// Errors of clients that a front end describes in that time.
-pub const CLIENT_ERRORS_MAX: u32 = 64;
+/// Errors of clients that a front end describes in that time, of each volume.
+pub const CLIENT_ERRORS_MAX: u32 = 10;
 /// Lines in that time about clients whose sessions were ended.
 pub const CLIENT_LINES_MAX: u32 = 16;
 

@@ -254,7 +254,7 @@ impl NvmeServer {
             questions,
             outputs: VecDeque::new(),
             events: VecDeque::new(),
-            errors: ClientErrors::new(),
+            errors: ClientErrors::default(),
             ended: Seldom::new(CLIENT_LINES_MAX),
             life: Life::Serving,
         })
@@ -730,8 +730,7 @@ impl NvmeServer {
             self.target.handle_timeout(now_ns);
         }
         self.expire_extents(now_ns);
-        let rest = self.errors.take_rest(now_ns);
-        self.events.extend(rest.map(ExportEvent::MoreErrors));
+        self.errors.take_rest(&mut self.events, now_ns);
     }
 
     fn end(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
@@ -783,11 +782,12 @@ impl NvmeServer {
         outcome: Option<Outcome>,
         now_ns: u64,
     ) {
-        if !self.errors.is_described(now_ns) {
-            return;
-        }
         let of = &request.of;
         let volume = of.device.0;
+        let events = &mut self.events;
+        if !self.errors.is_described(events, volume, now_ns) {
+            return;
+        }
         let cookie = self.cookie(of.id);
         let host = self.target.host_of(of.id);
         let host = host.map(|it| format!("host {:032x}", u128::from_be_bytes(it)));

@@ -430,8 +430,9 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
             let line = notes::client_error(&volume, &error);
             log::seldom("errors of clients", &volume, Level::WARN, line);
         }
-        RunEvent::MoreErrors(count) => log::warn(format!(
-            "{count} more errors were returned to clients, and are not described"
+        RunEvent::MoreErrors(volume, count) => log::warn(format!(
+            "{}: {count} more errors were returned to clients, and are not described",
+            service.name(volume)
         )),
         RunEvent::Resized(volume, info) => {
             service.ready(volume, info);

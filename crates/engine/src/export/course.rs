@@ -330,11 +330,12 @@ impl NbdServer {
         error: Errno,
         outcome: Option<Outcome>,
     ) {
-        if !self.errors.is_described(self.course.now_ns) {
-            return;
-        }
         let work = &self.table[ticket];
         let volume = work.pipeline.device();
+        let now_ns = self.course.now_ns;
+        if !self.errors.is_described(&mut self.events, volume, now_ns) {
+            return;
+        }
         self.events
             .push_back(ExportEvent::Error(Box::new(ClientError {
                 volume,

@@ -189,7 +189,7 @@ fn errors_that_clients_get_are_lines() {
         "{line}"
     );
     // The rest of them is counted, though no other error follows.
-    engine.notes("v0: 20 more lines about errors of clients within 10 s were dropped");
+    engine.notes("v0: 20 more errors were returned to clients, and are not described");
     stop(engine);
 }
 

@@ -61,7 +61,7 @@ fn errors_of_clients_are_described_and_a_storm_is_counted() {
     );
     let rest = |rig: &Rig| {
         let mut events = rig.events.iter();
-        events.any(|event| matches!(event, ExportEvent::MoreErrors(6)))
+        events.any(|event| matches!(event, ExportEvent::MoreErrors(_, 6)))
     };
     assert!(!rest(&rig), "the period is not over");
     assert!(rig.run(11 * SECOND, rest));
