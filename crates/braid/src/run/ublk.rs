@@ -140,6 +140,8 @@ pub struct Nodes {
     inner: Mutex<Inner>,
     /// Serves them.
     thread: OnceLock<Thread>,
+    /// Since when the engine stops.
+    stops: OnceLock<Instant>,
     shown: Mutex<Shown>,
     /// Nodes by verb, by the names of their volumes. Nothing is locked while this is.
     attached: Mutex<BTreeMap<String, NodeKeys>>,
@@ -265,6 +267,7 @@ impl Nodes {
                 is_closed: false,
             }),
             thread: OnceLock::new(),
+            stops: OnceLock::new(),
             shown: Mutex::default(),
             attached: Mutex::default(),
         }
@@ -408,6 +411,9 @@ impl Service {
             if let Some(node) = inner.live.iter_mut().find(|node| node.volume == it.volume) {
                 node.note_size(&it.info);
                 continue;
+            }
+            if self.nodes.stops.get().is_some() {
+                break;
             }
             match self.bring_up(&mut inner, it) {
                 Ok(Some(node)) => {
@@ -823,6 +829,8 @@ impl Service {
     /// The engine stops: nodes that are not used are removed, others wait for the next engine. All
     /// are stopped at the same time.
     pub fn close_nodes(&self) {
+        // A take-over that is repeated has the lock.
+        let _ = self.nodes.stops.set(Instant::now());
         let mut inner = self.nodes.inner();
         inner.is_closed = true;
         let mut all = Vec::new();

@@ -1,13 +1,14 @@
 //! Queues of a device on their way to the cores, whether it is new or taken over.
 use super::record::Recovery;
 use super::takeover::TakesOver;
-use super::{Inner, SOON, STEP_WAIT, Wanted, note};
+use super::{Inner, REMOVE_WAIT, SOON, STEP_WAIT, Wanted, note};
 use crate::log;
 use crate::run::service::Service;
 use cores::{Begun, NodeQueue, RunControl, UblkControl};
 use std::collections::BTreeMap;
 use std::fs;
 use std::mem;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::sleep;
@@ -192,12 +193,19 @@ impl TakesOver for Attaching<'_> {
         self.control().end_recovery(id)
     }
 
-    fn pause(&mut self, step: &str, why: &str) {
+    fn pause(&mut self, step: &str, why: &str) -> ControlFlow<()> {
+        // After the first map an end loses the device: the engine's own end waits for that a while.
+        let holds = !self.mapped.is_empty() || !self.again.is_empty() || !self.queues.is_empty();
+        let stops = self.service.nodes.stops.get();
+        if stops.is_some_and(|since| !holds || since.elapsed() > REMOVE_WAIT) {
+            return ControlFlow::Break(());
+        }
         if self.said.is_none_or(|at| at.elapsed() > SAY_AGAIN) {
             self.said = Some(Instant::now());
             let path = device_path(self.id);
             log::say(format!("cannot {step} {path}: {why}; this is tried again"));
         }
         sleep(SOON);
+        ControlFlow::Continue(())
     }
 }

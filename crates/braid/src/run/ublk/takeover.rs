@@ -4,7 +4,8 @@
 //! The driver lets a take-over begin once. From then on the device belongs to nobody until all of
 //! its queues are fetched by one process: an end in between leaves it beyond repair, and its users
 //! wait until the machine starts anew. So all that can fail is done before, a step that fails for
-//! want of something is tried again for as long as it takes, and nothing is given up.
+//! want of something is tried again for as long as it takes, and nothing is given up, but by an
+//! engine that stops: before it has mapped a queue at once, for the next one goes on.
 //!
 //! A record says how far it may have come. With it, an engine goes on where another one ended
 //! before it had mapped a queue; after that the driver has the memory of the process that is gone,
@@ -12,6 +13,7 @@
 //! the driver of Linux 6.12 follow a null pointer: there is none once a queue may have been mapped,
 //! but that a map is tried.
 use super::record::Recovery;
+use std::ops::ControlFlow;
 use sys::Errno;
 
 /// The driver, the cores and the record, as a take-over needs them.
@@ -51,20 +53,24 @@ pub trait TakesOver {
     /// # Errors
     /// Final.
     fn end(&mut self) -> Result<(), Errno>;
-    /// A step failed, and is tried again after this.
-    fn pause(&mut self, step: &str, why: &str);
+    /// A step failed, and is tried again after this; `Break`: the engine stops, and it is not.
+    fn pause(&mut self, step: &str, why: &str) -> ControlFlow<()>;
 }
 
 /// Why a device is lost.
 const DIED: &str =
     "an engine died while it took it over, and the driver keeps its queues for that process";
 
+/// The same.
+const STOPPED: &str =
+    "this engine stops while it takes it over, and the driver keeps its queues for this process";
+
 /// How a take-over ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TakenOver {
     /// The cores serve the device.
     Done,
-    /// The driver has not seen the end of the process before.
+    /// The driver has not seen the end of the process before, or the engine stops.
     Later,
     /// Nothing has begun, and why.
     No(String),
@@ -105,17 +111,26 @@ pub fn take_over(it: &mut impl TakesOver, queues: u16, before: Recovery, pid: i3
         if why == Errno::NODEV {
             return TakenOver::Lost("it was removed meanwhile".into());
         }
-        it.pause("open", &why.to_string());
+        if it.pause("open", &why.to_string()).is_break() {
+            return TakenOver::Later;
+        }
     }
     while let Err(why) = it.note_mapping() {
-        it.pause("record the take-over of", &why);
+        if it.pause("record the take-over of", &why).is_break() {
+            return TakenOver::Later;
+        }
     }
     for queue in 0..queues {
         while let Err(why) = it.map(queue) {
             if why == Errno::INVAL {
                 return TakenOver::Lost(DIED.into());
             }
-            it.pause("map a queue of", &why.to_string());
+            if it.pause("map a queue of", &why.to_string()).is_break() {
+                return match queue {
+                    0 => TakenOver::Later,
+                    _ => TakenOver::Lost(STOPPED.into()),
+                };
+            }
         }
     }
     loop {
@@ -126,7 +141,11 @@ pub fn take_over(it: &mut impl TakesOver, queues: u16, before: Recovery, pid: i3
             Ok(Err(Errno::INVAL | Errno::BUSY)) if !may_begin => {
                 return TakenOver::Lost(DIED.into());
             }
-            Ok(Err(why)) => it.pause("fetch from", &why.to_string()),
+            Ok(Err(why)) => {
+                if it.pause("fetch from", &why.to_string()).is_break() {
+                    return TakenOver::Lost(STOPPED.into());
+                }
+            }
             Err(why) => {
                 return TakenOver::Lost(format!("the driver refuses a queue: {why}"));
             }
@@ -148,6 +167,8 @@ mod tests {
     struct Fake {
         fails: VecDeque<(&'static str, Errno)>,
         cannot_record: bool,
+        /// The engine stops.
+        stops: bool,
         steps: Vec<String>,
     }
 
@@ -201,8 +222,12 @@ mod tests {
         fn end(&mut self) -> Result<(), Errno> {
             self.step("end")
         }
-        fn pause(&mut self, _: &str, _: &str) {
+        fn pause(&mut self, _: &str, _: &str) -> ControlFlow<()> {
             self.steps.push("pause".into());
+            match self.stops {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
         }
     }
 
@@ -308,6 +333,21 @@ mod tests {
         assert_eq!(taken(&mut it, false), TakenOver::Done);
         let pauses = it.steps.iter().filter(|it| *it == "pause").count();
         assert_eq!(pauses, fails.len());
+    }
+
+    #[test]
+    fn engine_that_stops_leaves_to_the_next_one_what_it_has_not_mapped() {
+        let stopped = |step| {
+            let mut it = Fake::failing(&[(step, Errno::NOMEM)]);
+            it.stops = true;
+            taken(&mut it, false)
+        };
+        for step in ["open", "note mapping", "map 0"] {
+            assert_eq!(stopped(step), TakenOver::Later, "{step}");
+        }
+        for step in ["map 1", "fetch"] {
+            is_lost(&stopped(step), "this engine stops");
+        }
     }
 
     #[test]
