@@ -35,6 +35,8 @@ struct Moved {
     cid: u16,
     /// Index of its namespace.
     namespace: usize,
+    /// Bytes that it reads and writes.
+    bytes: [u64; 2],
     /// Its memory, in order.
     parts: Vec<(Arc<Shared>, Part)>,
 }
@@ -185,7 +187,8 @@ impl CoreQueues {
         }
         self.moves.copied[at] = 0;
         let door = lane.door().clone();
-        core.open_queue(at as u32, Box::new(move || door.is_shut()));
+        let client = lane.tally().client().into();
+        core.open_queue(at as u32, client, Box::new(move || door.is_shut()));
         let namespaces = Arc::clone(lane.namespaces());
         let has_direct = |it: &Namespace| !matches!(it.store, Store::Engine(_));
         self.polls |= link.spin_ns > 0 && namespaces.iter().any(has_direct);
@@ -295,7 +298,11 @@ impl CoreQueues {
                 moved.write(memory.bytes(span));
                 self.moves.copied[moved.lane] += u64::from(span.len);
             }
-            let is_heard = lane.ended(moved.cid, done.status);
+            let bytes = match done.status.is_success() {
+                true => moved.bytes,
+                false => [0; 2],
+            };
+            let is_heard = lane.ended(moved.cid, done.status, bytes);
             core.release_queue_command(done.id, is_heard);
             moved.parts.clear();
             self.moves.spare.push(moved.parts);
@@ -338,10 +345,10 @@ impl CoreQueues {
         open
     }
 
-    /// The queues that are open, once for each namespace of the engine that it has. Its volume is
-    /// the namespace's, which this does not know: 0.
+    /// Processes that have queues, once for each namespace of the engine that they have. Its volume
+    /// is the namespace's, which this does not know: 0.
     pub fn client_reports(&self, now_ns: u64) -> Vec<ClientReport> {
-        let mut all = Vec::new();
+        let mut all: Vec<ClientReport> = Vec::new();
         for it in self.lanes.iter().flatten() {
             let tally = it.lane.tally();
             let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
@@ -350,20 +357,32 @@ impl CoreQueues {
                 since_ns: now_ns.saturating_sub(age.as_nanos() as u64),
                 requests: count(&tally.commands),
                 errors: count(&tally.errors),
-                bytes: [0; 2],
+                bytes: [count(&tally.bytes[0]), count(&tally.bytes[1])],
             };
             let of_engine = it.namespaces.iter().filter_map(|it| match &it.store {
                 Store::Engine(of) => Some(of.number()),
                 _ => None,
             });
-            all.extend(of_engine.map(|number| ClientReport {
-                place: ClientPlace::Queue(number),
-                volume: 0,
-                name: format!("user {}", tally.uid),
-                connections: 1,
-                in_flight: count(&tally.in_flight) as u32,
-                counters,
-            }));
+            for number in of_engine {
+                let report = ClientReport {
+                    place: ClientPlace::Queue(number),
+                    volume: 0,
+                    name: tally.client(),
+                    connections: 1,
+                    in_flight: count(&tally.in_flight) as u32,
+                    counters,
+                };
+                let is_same =
+                    |it: &&mut ClientReport| it.place == report.place && it.name == report.name;
+                match all.iter_mut().find(is_same) {
+                    Some(it) => {
+                        it.connections += 1;
+                        it.in_flight += report.in_flight;
+                        it.counters.add(&report.counters);
+                    }
+                    None => all.push(report),
+                }
+            }
         }
         all
     }
@@ -545,6 +564,11 @@ impl Executor for Commands<'_> {
             lane: job.lane,
             cid: job.cid,
             namespace: job.namespace,
+            bytes: match op {
+                QueueOp::Read => [payload, 0],
+                QueueOp::Write { .. } => [0, payload],
+                _ => [0; 2],
+            },
             parts,
         };
         let command = QueueCommand {

@@ -34,6 +34,8 @@ use sys::{Interrupt, Shared};
 pub struct Tally {
     /// Its client's user.
     pub uid: u32,
+    /// Its client.
+    pub pid: i32,
     /// When it was opened.
     pub since: Option<Instant>,
     /// Commands answered.
@@ -44,6 +46,8 @@ pub struct Tally {
     pub in_flight: AtomicU64,
     /// Interrupts raised.
     pub interrupts: AtomicU64,
+    /// Read and written by commands of the engine.
+    pub bytes: [AtomicU64; 2],
     /// Of one whose client has gone, bit n: requests to namespace n + 1 are waited for.
     pub awaited: AtomicU64,
 }
@@ -131,6 +135,8 @@ pub struct Lane {
     in_flight: u16,
     answered: u64,
     failed: u64,
+    /// Read and written by commands of the engine.
+    bytes: [u64; 2],
     tally: Arc<Tally>,
     /// Nothing is fetched any more: the client is gone.
     pub closing: bool,
@@ -148,6 +154,13 @@ struct Wire {
     pending: u32,
     /// When the first of them was posted, ns.
     since_ns: u64,
+}
+
+impl Tally {
+    /// Its client, in lines for people.
+    pub fn client(&self) -> String {
+        format!("process {} of user {}", self.pid, self.uid)
+    }
 }
 
 impl Lane {
@@ -195,6 +208,7 @@ impl Lane {
             in_flight: 0,
             answered: 0,
             failed: 0,
+            bytes: [0; 2],
             tally: parts.tally,
             closing: false,
             broken: None,
@@ -517,10 +531,13 @@ impl Lane {
         Ok(ranges)
     }
 
-    /// A command that took time has ended; whether somebody is told of it. Of one that failed this
-    /// is certain: a client that lets go behind it looks once more.
-    pub fn ended(&mut self, cid: u16, status: Status) -> bool {
+    /// A command that took time has ended, which has read and written so many bytes; whether
+    /// somebody is told of it. Of one that failed this is certain: a client that lets go behind it
+    /// looks once more.
+    pub fn ended(&mut self, cid: u16, status: Status, bytes: [u64; 2]) -> bool {
         self.in_flight -= 1;
+        self.bytes[0] += bytes[0];
+        self.bytes[1] += bytes[1];
         let mut heard = !self.closing && self.broken.is_none();
         if heard {
             self.answer(cid, status, 0);
@@ -558,6 +575,8 @@ impl Lane {
         tally.errors.store(self.failed, Ordering::Relaxed);
         let in_flight = u64::from(self.in_flight);
         tally.in_flight.store(in_flight, Ordering::Relaxed);
+        tally.bytes[0].store(self.bytes[0], Ordering::Relaxed);
+        tally.bytes[1].store(self.bytes[1], Ordering::Relaxed);
     }
 
     /// Raises the interrupt if completions have waited for it long enough, are enough, or are all

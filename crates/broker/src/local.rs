@@ -97,6 +97,11 @@ impl Local {
         self.devices.push(it.device.clone());
     }
 
+    /// A namespace in lines for people, by its number among the volumes of an engine.
+    pub fn name(&self, volume: u16) -> &str {
+        &self.configs[usize::from(volume - LOCALS_FROM)].name
+    }
+
     /// A core of an engine over these devices, one of so many, and the bytes of its arena.
     pub fn core(&self, number: u16, cores: u16) -> (Core, u64) {
         let host = HostConfig {

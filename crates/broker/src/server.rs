@@ -143,6 +143,7 @@ impl Core {
 /// A connection.
 struct Session {
     uid: u32,
+    pid: i32,
     /// The queue that it opened.
     queue: Option<u64>,
     /// That has ended or was given up: the connection is over, whatever of it is still heard.
@@ -306,21 +307,21 @@ impl Server {
                 Err(error) => return self.cannot_accept(&error),
             };
             let socket = OwnedFd::from(stream);
-            let Ok(uid) = passing::peer_uid(&socket) else {
+            let Ok((uid, pid)) = passing::peer(&socket) else {
                 self.doors.turn_away(socket, None);
                 continue;
             };
             let granted = self.config.rights.of(uid).map_or(0, |it| it.queues_max);
             let capacity = self.places.capacity();
             match self.doors.admit(uid, granted as usize, capacity) {
-                Ok(()) => self.attend(uid, socket),
+                Ok(()) => self.attend((uid, pid), socket),
                 Err(refusal) => self.doors.turn_away(socket, Some(refusal)),
             }
         }
     }
 
     /// Gives a connection its ear.
-    fn attend(&mut self, uid: u32, socket: OwnedFd) {
+    fn attend(&mut self, (uid, pid): (u32, i32), socket: OwnedFd) {
         let (replies, received) = mpsc::channel();
         let socket = Arc::new(socket);
         let ear = Ear {
@@ -347,6 +348,7 @@ impl Server {
         }
         let session = Session {
             uid,
+            pid,
             queue: None,
             given_up: false,
             waiting: None,

@@ -13,6 +13,7 @@
 
 mod lateness;
 pub mod local;
+pub mod notes;
 mod ublk;
 
 use broker::{CoreQueues, ToCore};

@@ -2,9 +2,10 @@
 //!
 //! # Contract
 //! Its cores are those of `braid run`, without volumes: files and block devices are devices of the
-//! engine, and queues are spread over the cores. At the end the server takes the queues back, and
-//! then each core flushes its devices; one that never returns does not keep the server from ending.
-use crate::{RunControl, RunEvent, RunMachine, Sender, spawn};
+//! engine, and queues are spread over the cores. A thread tells of errors that clients were answered
+//! with. At the end the server takes the queues back, and then each core flushes its devices; one
+//! that never returns does not keep the server from ending.
+use crate::{RunControl, RunEvent, RunMachine, Sender, notes, spawn};
 use broker::limits::STOP_NS;
 use broker::local::{Local, LocalNamespace};
 use broker::{Broker, Config, CoreQueues, CoreWaits, ServerCore};
@@ -12,8 +13,9 @@ use engine::export::ExportControl;
 use paths::board::Board;
 use runtime::{Device, FileDevice, Handle, Mailbox, Polling, ReactorConfig, RuntimeError};
 use std::error::Error;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often it is looked whether cores that are to end have.
@@ -23,13 +25,14 @@ const LOOK: Duration = Duration::from_millis(1);
 pub struct LocalServer {
     broker: Option<Broker>,
     handles: Vec<Handle<RunMachine>>,
-    /// Only the end of the cores is heard of.
-    events: Mutex<Receiver<RunEvent>>,
+    /// Takes the events of the cores until the last one has ended. Returns files that may not be
+    /// flushed.
+    listener: Option<JoinHandle<Vec<String>>>,
 }
 
 impl LocalServer {
     /// Starts it: `config`, whose namespaces these are, and a core for each of `cpus`, which it is
-    /// pinned to.
+    /// pinned to. `warn` gets lines about errors of clients.
     ///
     /// # Errors
     /// What can't be, or what the system refuses.
@@ -37,16 +40,26 @@ impl LocalServer {
         mut config: Config,
         namespaces: &[LocalNamespace],
         cpus: &[Option<usize>],
+        warn: impl Fn(String) + Send + 'static,
     ) -> Result<Self, String> {
         let local = Local::new(namespaces)?;
         config.namespaces.clone_from(&local.namespaces);
         let (to, events) = mpsc::channel();
         let (handles, cores) = cores(&local, cpus, &to)?;
+        drop(to); // the listener ends when the cores have
         let mut server = Self {
             broker: None,
             handles,
-            events: Mutex::new(events),
+            listener: None,
         };
+        let builder = std::thread::Builder::new().name("events".into());
+        match builder.spawn(move || listen(&events, &local, warn)) {
+            Ok(listener) => server.listener = Some(listener),
+            Err(error) => {
+                let _ = server.stop();
+                return Err(format!("no thread is left: {error}"));
+            }
+        }
         match Broker::start(config, cores) {
             Ok(broker) => server.broker = Some(broker),
             Err(why) => {
@@ -85,15 +98,10 @@ impl LocalServer {
         for handle in self.handles.drain(..) {
             handle.join().map_err(|error| whole(&error))?;
         }
-        let mut lost: Vec<String> = Vec::new();
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        for event in events.try_iter() {
-            if let RunEvent::Unflushed(_, line) = event
-                && !lost.contains(&line)
-            {
-                lost.push(line);
-            }
-        }
+        // No core has anything more to tell.
+        let lost = self.listener.take().map(JoinHandle::join);
+        let lost = lost.transpose().map_err(|_| "a thread has panicked")?;
+        let lost = lost.unwrap_or_default();
         match lost.is_empty() {
             true => Ok(()),
             false => Err(lost.join("; ")),
@@ -120,6 +128,25 @@ impl Drop for LocalServer {
             let _ = self.end();
         }
     }
+}
+
+/// Tells of errors of clients, until no core has anything to tell any more. Returns a line for each
+/// file that may not be flushed.
+fn listen(events: &Receiver<RunEvent>, local: &Local, warn: impl Fn(String)) -> Vec<String> {
+    let mut lost: Vec<String> = Vec::new();
+    for event in events {
+        match event {
+            RunEvent::Error(error) => {
+                warn(notes::client_error(local.name(error.volume), &error));
+            }
+            RunEvent::MoreErrors(volume, count) => {
+                warn(notes::more_errors(local.name(volume), count));
+            }
+            RunEvent::Unflushed(_, line) if !lost.contains(&line) => lost.push(line),
+            _ => {}
+        }
+    }
+    lost
 }
 
 /// Starts the cores.

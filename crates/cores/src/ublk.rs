@@ -73,7 +73,7 @@ impl CoreUblk {
                 }
                 let answer = match fetch_first(&mut of.queue, wakes) {
                     Ok(()) => {
-                        core.open_ublk_queue(of.number, of.volume);
+                        core.open_ublk_queue(of.number, of.volume, &of.node);
                         self.queues.push(Served { of, closing: None });
                         Begun::Serves
                     }

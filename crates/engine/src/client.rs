@@ -56,7 +56,7 @@ impl ClientCounters {
     }
 
     /// Adds those of another connection of the host.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         self.since_ns = self.since_ns.min(other.since_ns);
         self.requests += other.requests;
         self.errors += other.errors;

@@ -120,7 +120,7 @@ impl Core {
             has_front_ends,
             nbd,
             nvme: Vec::new(),
-            queues: QueueServer::new(QUEUES),
+            queues: QueueServer::new(QUEUES, queues::words),
             ublk: UblkServer::new(),
             places: Vec::new(),
             served: 0,
@@ -593,10 +593,7 @@ impl Core {
                         self.events.push_back(event);
                     }
                 }
-                Some(None) => {
-                    any |= self.queues.advance(&mut self.devices, memory, now_ns);
-                    any |= self.ublk.advance(&mut self.devices, memory, now_ns);
-                }
+                Some(None) => any |= self.advance_queues(memory, now_ns),
                 Some(Some(None)) => {}
                 Some(Some(Some(server))) => {
                     any |= server.advance(&mut self.devices, memory, now_ns);
@@ -881,6 +878,7 @@ impl Machine for Core {
         }
         let due = earlier(self.nbd.poll_timeout(), self.devices.poll_timeout());
         let due = earlier(due, self.devices.cross_core.poll_timeout());
+        let due = earlier(due, self.queues_timeout());
         self.servers()
             .fold(due, |due, it| earlier(due, it.poll_timeout()))
     }
@@ -888,6 +886,7 @@ impl Machine for Core {
     fn handle_timeout(&mut self, now_ns: u64) {
         self.devices.handle_timeout(now_ns);
         self.nbd.handle_timeout(now_ns);
+        self.queues_handle_timeout(now_ns);
         for server in self.servers_mut() {
             server.handle_timeout(now_ns);
         }

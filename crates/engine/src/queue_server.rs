@@ -28,6 +28,8 @@
 mod request;
 
 use crate::buddy::Buddy;
+use crate::client_errors::{ClientError, ClientErrors};
+use crate::export::ExportEvent;
 use crate::host::{IoDone, IoOp};
 use crate::limits::ZEROES_BYTES;
 use crate::machine::{Memory, Span};
@@ -65,6 +67,8 @@ pub type HasLetGo = Box<dyn Fn() -> bool + Send>;
 
 /// A queue that is open.
 struct Client {
+    /// In lines about its errors.
+    name: Box<str>,
     has_let_go: HasLetGo,
     /// Commands that wait for memory.
     waiting: u32,
@@ -113,10 +117,14 @@ pub struct QueueCounters {
     pub waited_buffer: u64,
 }
 
+/// The answer to a client for a status, in words of its protocol.
+pub(crate) type Words = fn(&QueueOp, Status) -> Box<str>;
+
 /// See the module.
 pub struct QueueServer {
     /// Its number among the front ends.
     front_end: u32,
+    words: Words,
     buffers: Buddy,
     /// First byte of the buffers in the core's arena, and their bytes.
     arena_at: u64,
@@ -140,13 +148,18 @@ pub struct QueueServer {
     /// Writes whose payload is to be copied.
     loads: VecDeque<u32>,
     done: VecDeque<u32>,
+    events: VecDeque<ExportEvent>,
+    errors: ClientErrors,
+    /// Clients do not hear of errors any more.
+    is_mute: bool,
 }
 
 impl QueueServer {
     /// As the front end of this number.
-    pub(crate) fn new(front_end: u32) -> Self {
+    pub(crate) fn new(front_end: u32, words: Words) -> Self {
         Self {
             front_end,
+            words,
             buffers: Buddy::new(0),
             arena_at: 0,
             bytes: 0,
@@ -161,6 +174,9 @@ impl QueueServer {
             has_loaded: false,
             loads: VecDeque::new(),
             done: VecDeque::new(),
+            events: VecDeque::new(),
+            errors: ClientErrors::default(),
+            is_mute: false,
         }
     }
 
@@ -195,11 +211,17 @@ impl QueueServer {
         self.has_loaded || self.may_grant && !self.waiting.is_empty()
     }
 
-    /// Opens a queue, with a number that none has.
+    /// Opens a queue of the client of this name, with a number that none has.
     ///
     /// # Panics
     /// One has it.
-    pub(crate) fn open(&mut self, devices: &Devices, queue: u32, has_let_go: HasLetGo) {
+    pub(crate) fn open(
+        &mut self,
+        devices: &Devices,
+        queue: u32,
+        name: Box<str>,
+        has_let_go: HasLetGo,
+    ) {
         let served = (0..).zip(&self.namespaces).filter_map(|(number, it)| {
             let it = it.as_ref().filter(|it| it.presence == Presence::Served)?;
             Some((number, devices.flush_losses(it.volume)))
@@ -210,6 +232,7 @@ impl QueueServer {
             self.clients.resize_with(at + 1, || None);
         }
         let before = self.clients[at].replace(Client {
+            name,
             has_let_go,
             waiting: 0,
             losses,
@@ -322,7 +345,7 @@ impl QueueServer {
         }
         let volume = self.namespace(of.namespace).volume;
         let needs = of.payload();
-        let id = self.requests.insert(Request::new(of)).index();
+        let id = self.requests.insert(Request::new(of, now_ns)).index();
         self.set_up(id, volume);
         if needs == 0 {
             return self.place(devices, id, now_ns);
@@ -485,7 +508,7 @@ impl QueueServer {
                 continue;
             }
             if !self.goes_on(devices, id) {
-                return self.end(devices, id);
+                return self.end(devices, id, now_ns);
             }
             // Its next range has a place of its own among the changes, and waits for it.
             if self.requests[id].pipeline.stage() == Stage::Order {
@@ -570,7 +593,7 @@ impl QueueServer {
         self.set_up(id, volume);
     }
 
-    fn end(&mut self, devices: &mut Devices, id: u32) {
+    fn end(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
         let it = &mut self.requests[id];
         let was_flushed = it.pipeline.stage() == Stage::Flush;
         let outcome = it.pipeline.end(id, devices, &mut self.slots);
@@ -592,6 +615,9 @@ impl QueueServer {
             self.requests[id].is_failed_flush = !status.is_success();
         } else if was_flushed {
             self.requests[id].is_failed_flush = !status.is_success();
+        }
+        if !status.is_success() {
+            self.tell_error(devices, id, (status, outcome), now_ns);
         }
         self.ended(id, status);
     }
@@ -760,6 +786,69 @@ impl QueueServer {
 }
 
 impl QueueServer {
+    /// Describes an error that a client is answered with; of many, few.
+    #[cold]
+    fn tell_error(
+        &mut self,
+        devices: &Devices,
+        id: u32,
+        (status, outcome): (Status, Option<Outcome>),
+        now_ns: u64,
+    ) {
+        let Request {
+            of,
+            pipeline,
+            begun_ns,
+            ..
+        } = &self.requests[id];
+        let client = self.clients[of.queue as usize].as_ref();
+        let Some(client) = client.filter(|it| !it.is_closed && !self.is_mute) else {
+            return;
+        };
+        let volume = pipeline.device();
+        if !self.errors.is_described(&mut self.events, volume, now_ns) {
+            return;
+        }
+        let (offset, length) = match of.op {
+            QueueOp::Deallocate { .. } => {
+                let range = pipeline.range();
+                (range.start, range.end - range.start)
+            }
+            _ => (of.offset, of.length),
+        };
+        let cookie = Issuer::FrontEnd(self.front_end, id).to_cookie();
+        let error = ClientError {
+            volume,
+            client: client.name.clone(),
+            op: of.op.name(),
+            offset,
+            length,
+            error: (self.words)(&of.op, status),
+            outcome,
+            path: devices.host().failure_of(volume, cookie, *begun_ns),
+        };
+        self.events.push_back(ExportEvent::Error(Box::new(error)));
+    }
+
+    /// Describes no errors from now on.
+    pub(crate) fn mute(&mut self) {
+        self.is_mute = true;
+    }
+
+    #[inline]
+    pub(crate) fn poll_event(&mut self) -> Option<ExportEvent> {
+        self.events.pop_front()
+    }
+
+    #[inline]
+    pub(crate) fn poll_timeout(&self) -> Option<u64> {
+        self.errors.poll_timeout()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now_ns: u64) {
+        self.errors.take_rest(&mut self.events, now_ns);
+    }
+
     /// A flush has ended. Returns whether its queue has a loss of the namespace yet to be told of,
     /// which it is by this flush.
     fn learns_of_loss(&mut self, devices: &Devices, id: u32) -> bool {

@@ -109,7 +109,7 @@ pub struct UblkServer {
 impl UblkServer {
     pub(crate) fn new() -> Self {
         Self {
-            queues: QueueServer::new(UBLK),
+            queues: QueueServer::new(UBLK, words),
             is_stopping: false,
         }
     }
@@ -140,16 +140,23 @@ impl UblkServer {
         self.queues.has_more()
     }
 
+    #[inline]
+    pub(crate) fn poll_timeout(&self) -> Option<u64> {
+        self.queues.poll_timeout()
+    }
+
     /// The engine stops.
     pub(crate) fn stop(&mut self) {
         self.is_stopping = true;
+        self.queues.mute();
     }
 
-    /// Opens a queue over a device.
-    pub(crate) fn open(&mut self, devices: &Devices, queue: u32, volume: u16) {
+    /// Opens a queue of a node over a device.
+    pub(crate) fn open(&mut self, devices: &Devices, queue: u32, volume: u16, node: &str) {
         self.queues.add_namespace(queue, volume);
         // The kernel repeats nothing while this process lives.
-        self.queues.open(devices, queue, Box::new(|| false));
+        let has_let_go = Box::new(|| false);
+        self.queues.open(devices, queue, node.into(), has_let_go);
     }
 
     pub(crate) fn counters(&self) -> impl Iterator<Item = (u32, QueueCounters)> {
@@ -249,6 +256,18 @@ fn result(op: &QueueOp, bytes: u64, status: Status) -> i32 {
         _ if status.is(Status::CAPACITY_EXCEEDED) => ENOSPC,
         _ => EIO,
     }
+}
+
+/// The error of a request for people.
+fn words(op: &QueueOp, status: Status) -> Box<str> {
+    let error = result(op, 0, status);
+    let errno = match error {
+        EIO => "input/output error (EIO)",
+        ENOSPC => "no space left (ENOSPC)",
+        ENODATA => "no data (ENODATA)",
+        _ => unreachable!("{error}: it is no result of a request that failed"),
+    };
+    errno.into()
 }
 
 #[cfg(test)]

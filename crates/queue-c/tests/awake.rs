@@ -132,7 +132,7 @@ fn broker(socket: &Path) -> LocalServer {
         blocks: BLOCKS,
         read_only: false,
     };
-    LocalServer::start(config, &[namespace], &[None]).unwrap()
+    LocalServer::start(config, &[namespace], &[None], drop).unwrap()
 }
 
 /// Waits until all threads but this one and the one that spins have waited in the kernel for a

@@ -82,7 +82,7 @@ fn broker(socket: &Path) -> LocalServer {
         blocks: 256,
         read_only: false,
     };
-    LocalServer::start(config, &[namespace], &[None]).unwrap()
+    LocalServer::start(config, &[namespace], &[None], drop).unwrap()
 }
 
 /// Where the shared library was put: beside this program, or above it.

@@ -73,12 +73,13 @@ pub fn receive(
     Ok(received.bytes)
 }
 
-/// The user at the other end of a Unix socket, as of when it connected.
+/// The user and the process at the other end of a Unix socket, as of when it connected.
 ///
 /// # Errors
 /// It is no such socket.
-pub fn peer_uid(socket: impl AsFd) -> Result<u32, Errno> {
-    Ok(sockopt::socket_peercred(socket)?.uid.as_raw())
+pub fn peer(socket: impl AsFd) -> Result<(u32, i32), Errno> {
+    let peer = sockopt::socket_peercred(socket)?;
+    Ok((peer.uid.as_raw(), peer.pid.as_raw_nonzero().get()))
 }
 
 #[cfg(test)]
@@ -116,6 +117,7 @@ mod tests {
     #[test]
     fn the_peer_is_who_made_the_pair() {
         let (one, _other) = UnixStream::pair().unwrap();
-        assert_eq!(peer_uid(&one), Ok(rustix::process::geteuid().as_raw()));
+        let own = (rustix::process::geteuid().as_raw(), std::process::id());
+        assert_eq!(peer(&one), Ok((own.0, own.1.cast_signed())));
     }
 }

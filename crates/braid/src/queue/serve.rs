@@ -196,7 +196,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
         },
         rights,
     };
-    let broker = LocalServer::start(config, &namespaces, &cpus(args)?);
+    let broker = LocalServer::start(config, &namespaces, &cpus(args)?, crate::log::warn);
     let broker = broker.map_err(|why| anyhow!("cannot serve queues: {why}"))?;
     announce(args, &path)?;
     service_manager::ready();

@@ -427,13 +427,12 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
         RunEvent::Client(change) => service.client_changed(&change),
         RunEvent::Error(error) => {
             let volume = service.name(error.volume);
-            let line = notes::client_error(&volume, &error);
+            let line = ::cores::notes::client_error(&volume, &error);
             log::seldom("errors of clients", &volume, Level::WARN, line);
         }
-        RunEvent::MoreErrors(volume, count) => log::warn(format!(
-            "{}: {count} more errors were returned to clients, and are not described",
-            service.name(volume)
-        )),
+        RunEvent::MoreErrors(volume, count) => {
+            log::warn(::cores::notes::more_errors(&service.name(volume), count));
+        }
         RunEvent::Resized(volume, info) => {
             service.ready(volume, info);
             let read_only = if info.read_only { ", read-only" } else { "" };

@@ -2,10 +2,7 @@
 use super::config::{Config, PathKeys, Volume};
 use crate::units::format_ns;
 use crate::uri::UriKind;
-use engine::ClientError;
 use engine::host::WriteFailover;
-use engine::machine::DeviceError;
-use multipath::Outcome;
 use std::path::Path;
 
 /// Types of file systems, as `statfs` has them (linux/magic.h).
@@ -115,34 +112,6 @@ pub fn no_path(volume: &Volume, ready: bool) -> String {
     format!("{name}: no path is usable; {until}")
 }
 
-/// An error that a client was answered with.
-pub fn client_error(volume: &str, of: &ClientError) -> String {
-    let range = match of.op {
-        "flush" => String::new(),
-        _ => format!(" of {} bytes at {}", of.length, of.offset),
-    };
-    let path = of.path.as_ref().map(|(uri, error)| {
-        let error = match error {
-            DeviceError::Nvme(status) => status.to_string(),
-            DeviceError::Os(errno) => std::io::Error::from_raw_os_error(*errno).to_string(),
-            DeviceError::Mismatch => "the data differ".into(),
-            DeviceError::Full => "no space left".into(),
-            DeviceError::ReadOnly => "read-only".into(),
-            DeviceError::Unsupported => "not supported".into(),
-            DeviceError::CutShort => "its file was cut short".into(),
-            DeviceError::Lost => "the way to it was lost".into(),
-            DeviceError::NotBegun => "no room to begin it".into(),
-        };
-        format!("; path {uri}: {error}")
-    });
-    let (client, op, error) = (&of.client, of.op, &of.error);
-    let path = path.unwrap_or_else(|| match of.outcome {
-        Some(Outcome::PathError) => "; no path was usable".to_owned(),
-        _ => String::new(),
-    });
-    format!("{volume}: {op}{range} by {client} failed: {error}{path}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,35 +123,6 @@ mod tests {
         ))
     }
     const REMOTE: &str = "nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.example:v0";
-
-    #[test]
-    fn errors_of_clients_name_what_whom_and_which_path() {
-        let mut error = ClientError {
-            volume: 0,
-            client: "process 7 of user 0".into(),
-            op: "write",
-            offset: 8192,
-            length: 4096,
-            error: nbd::Errno::Io.to_string().into(),
-            outcome: Some(Outcome::MediaError),
-            path: Some((
-                REMOTE.to_owned(),
-                DeviceError::Nvme(nvme::wire::Status::WRITE_FAULT.with_dnr()),
-            )),
-        };
-        let text = client_error("v0", &error);
-        let begin = "v0: write of 4096 bytes at 8192 by process 7 of user 0 failed: \
-                     input/output error (EIO); path nvme-tcp://";
-        assert!(text.starts_with(begin), "{text}");
-        assert!(
-            text.ends_with(", do not retry)") && text.contains("2h/80h"),
-            "{text}"
-        );
-        (error.path, error.outcome, error.op) = (None, Some(Outcome::PathError), "flush");
-        let text = client_error("v0", &error);
-        assert!(text.starts_with("v0: flush by process 7"), "{text}");
-        assert!(text.ends_with("; no path was usable"), "{text}");
-    }
 
     #[test]
     fn how_long_io_waits_without_a_path_is_said() {

@@ -634,16 +634,14 @@ impl<'a> Report<'a> {
         let here = all.filter(|(.., it)| it.place == place && it.volume == volume);
         let show = here.map(|(core, of, it)| {
             let counters = &it.counters;
-            let is_counted = !matches!(place, ClientPlace::Queue(_));
-            let bytes = |at: usize| is_counted.then_some(counters.bytes[at]);
             json!({
                 "client": it.name,
                 "core": core,
                 "connections": it.connections,
                 "for_ns": of.now_ns.saturating_sub(counters.since_ns),
                 "requests": counters.requests,
-                "bytes_read": bytes(0),
-                "bytes_written": bytes(1),
+                "bytes_read": counters.bytes[0],
+                "bytes_written": counters.bytes[1],
                 "inflight": it.in_flight,
                 "errors": counters.errors,
             })

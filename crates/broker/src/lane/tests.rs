@@ -252,11 +252,14 @@ fn fetch_beyond_the_tail_executes_nothing() {
 fn t13_what_fails_when_the_client_has_let_go_is_not_taken_for_heard() {
     let mut stage = Stage::new(None);
     stage.lane.in_flight = 3;
-    assert!(stage.lane.ended(1, Status::WRITE_FAULT));
+    assert!(stage.lane.ended(1, Status::WRITE_FAULT, [0; 2]));
     // Its thread has not looked at the queue since.
     stage.sq.let_go(&stage.memory);
-    assert!(!stage.lane.ended(2, Status::WRITE_FAULT));
-    assert!(stage.lane.ended(3, Status::SUCCESS), "that is no news");
+    assert!(!stage.lane.ended(2, Status::WRITE_FAULT, [0; 2]));
+    assert!(
+        stage.lane.ended(3, Status::SUCCESS, [0; 2]),
+        "that is no news"
+    );
     let told = std::iter::from_fn(|| stage.cq.take(&stage.memory));
     assert!(told.map(|cqe| cqe.cid).eq([1, 2, 3]));
 }
@@ -436,10 +439,10 @@ fn commands_in_flight_of_lost_memory_are_not_heard() {
     let ring = shared(Layout::new(64).unwrap().bytes());
     let mut stage = Stage::over(None, ring, data);
     stage.lane.in_flight = 2;
-    assert!(stage.lane.ended(1, Status::SUCCESS));
+    assert!(stage.lane.ended(1, Status::SUCCESS, [0; 2]));
     cut_off(&file);
     stage.data.write(0, &[1]);
-    assert!(!stage.lane.ended(2, Status::WRITE_FAULT), "T13");
+    assert!(!stage.lane.ended(2, Status::WRITE_FAULT, [0; 2]), "T13");
     let told = std::iter::from_fn(|| stage.cq.take(&stage.memory));
     assert!(told.map(|cqe| cqe.cid).eq([1]));
 }

@@ -333,11 +333,13 @@ mod tests {
         let most = || AtomicU64::new(u64::MAX);
         let tally = Arc::new(Tally {
             uid: 7,
+            pid: 7,
             since: None,
             commands: most(),
             errors: most(),
             in_flight: most(),
             interrupts: most(),
+            bytes: [most(), most()],
             // Those that are shown: of the longest.
             awaited: AtomicU64::new(u64::MAX << 9),
         });

@@ -74,6 +74,7 @@ impl Server {
         let core = core.unwrap_or(0);
         let tally = Arc::new(Tally {
             uid: session.uid,
+            pid: session.pid,
             since: Some(Instant::now()),
             ..Tally::default()
         });

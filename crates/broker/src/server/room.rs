@@ -106,6 +106,7 @@ impl Room {
         let (replies, received) = mpsc::channel();
         let session = Session {
             uid,
+            pid: 1,
             queue: None,
             given_up: false,
             waiting: None,

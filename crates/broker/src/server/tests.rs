@@ -112,6 +112,7 @@ fn t09_connection_that_has_ended_leaves_before_its_ear_says_so() {
             id,
             Session {
                 uid: 0,
+                pid: 1,
                 queue: (id < 2).then_some(id),
                 given_up: false,
                 waiting: None,

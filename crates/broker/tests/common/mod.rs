@@ -102,7 +102,7 @@ impl Stage {
             cpus,
         } = setup;
         Self {
-            broker: Some(LocalServer::start(config, &namespaces, &cpus).unwrap()),
+            broker: Some(LocalServer::start(config, &namespaces, &cpus, drop).unwrap()),
             directory,
         }
     }

@@ -222,7 +222,7 @@ fn two_rights_to_one_namespace_are_refused() {
         blocks: 1,
         read_only: false,
     };
-    let refused = LocalServer::start(config, &[namespace], &[None])
+    let refused = LocalServer::start(config, &[namespace], &[None], drop)
         .err()
         .unwrap();
     assert!(refused.contains("two rights to namespace 1"), "{refused}");

@@ -1,11 +1,43 @@
 //! The queue server's part of [`Core`]: functions for the caller that has the queues.
-use super::Core;
+use super::{Core, earlier};
+use crate::machine::Memory;
 use crate::queue_server::{
-    HasLetGo, QUEUES, QueueCommand, QueueCounters, QueueMemory, QueueServer,
+    HasLetGo, QUEUES, QueueCommand, QueueCounters, QueueMemory, QueueOp, QueueServer,
 };
+use alloc::boxed::Box;
+use alloc::string::ToString;
 use block::Issuer;
+use nvme::wire::Status;
+
+/// The answer to a client of a queue.
+pub(super) fn words(_: &QueueOp, status: Status) -> Box<str> {
+    status.to_string().into()
+}
 
 impl Core {
+    /// Lets the queue server and the ublk server go on; whether any did.
+    pub(super) fn advance_queues(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
+        let mut any = self.queues.advance(&mut self.devices, memory, now_ns);
+        any |= self.ublk.advance(&mut self.devices, memory, now_ns);
+        for server in [&mut self.queues, self.ublk.queues()] {
+            while let Some(event) = server.poll_event() {
+                self.events.push_back(event);
+            }
+        }
+        any
+    }
+
+    /// When the queue server or the ublk server has something to report, ns.
+    #[inline]
+    pub(super) fn queues_timeout(&self) -> Option<u64> {
+        earlier(self.queues.poll_timeout(), self.ublk.poll_timeout())
+    }
+
+    pub(super) fn queues_handle_timeout(&mut self, now_ns: u64) {
+        self.queues.handle_timeout(now_ns);
+        self.ublk.queues().handle_timeout(now_ns);
+    }
+
     /// Gives the queue server its memory, before the first turn.
     pub fn reserve_queues(&mut self, memory: QueueMemory) {
         self.queues.set_memory(memory);
@@ -18,12 +50,12 @@ impl Core {
         &mut self.queues
     }
 
-    /// Opens a queue, with a number that none has.
+    /// Opens a queue of the client of this name, with a number that none has.
     ///
     /// # Panics
     /// One has it.
-    pub fn open_queue(&mut self, queue: u32, has_let_go: HasLetGo) {
-        self.queues.open(&self.devices, queue, has_let_go);
+    pub fn open_queue(&mut self, queue: u32, client: Box<str>, has_let_go: HasLetGo) {
+        self.queues.open(&self.devices, queue, client, has_let_go);
     }
 
     /// Counters of the namespaces of queues, by number.

@@ -21,9 +21,9 @@ impl Core {
         self.ublk.counters()
     }
 
-    /// Opens a queue over a volume, with a number that none ever had.
-    pub fn open_ublk_queue(&mut self, queue: u32, volume: u16) {
-        self.ublk.open(&self.devices, queue, volume);
+    /// Opens a queue of a node over a volume, with a number that none ever had.
+    pub fn open_ublk_queue(&mut self, queue: u32, volume: u16, node: &str) {
+        self.ublk.open(&self.devices, queue, volume, node);
     }
 
     /// Begins a request. Returns `false` if it is none that a node of ours can have.

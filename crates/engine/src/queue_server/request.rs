@@ -32,6 +32,17 @@ pub enum QueueOp {
 }
 
 impl QueueOp {
+    /// In lines for people.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write { .. } => "write",
+            Self::WriteZeroes { .. } => "write zeroes",
+            Self::Deallocate { .. } => "deallocate",
+            Self::Flush { .. } => "flush",
+        }
+    }
+
     /// Whether it changes what the device holds.
     pub fn is_change(&self) -> bool {
         !matches!(self, Self::Read | Self::Flush { .. })
@@ -92,6 +103,8 @@ pub(super) enum Phase {
 /// A command, its memory, and its outcome.
 pub(super) struct Request {
     pub of: QueueCommand,
+    /// When it began, ns.
+    pub begun_ns: u64,
     pub pipeline: Pipeline,
     pub phase: Phase,
     /// Its memory in the core's arena; empty: none.
@@ -108,9 +121,10 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub fn new(of: QueueCommand) -> Self {
+    pub fn new(of: QueueCommand, now_ns: u64) -> Self {
         Self {
             of,
+            begun_ns: now_ns,
             pipeline: Pipeline::default(),
             phase: Phase::Begun,
             span: Span::default(),

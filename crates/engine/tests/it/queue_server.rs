@@ -2,7 +2,10 @@
 use crate::common::{Address, BLOCK, HOST, MS, SECOND};
 use crate::matrix::queue::QueueClient;
 use crate::matrix::stage::{Op, at, pattern};
-use crate::nvme_server::rig::{Below, QUEUE, QUEUE_NAMESPACE, Rig, Setup, volume};
+use crate::nvme_server::rig::{Below, CLIENT, QUEUE, QUEUE_NAMESPACE, Rig, Setup, volume};
+use engine::export::ExportEvent;
+use engine::limits::CLIENT_ERRORS_MAX;
+use engine::machine::DeviceError;
 use nvme::wire::Status;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +20,7 @@ fn rig(below: Below) -> (Rig, QueueClient, Arc<AtomicBool>) {
     let flag = Arc::clone(&has_let_go);
     let mut core = rig.core.borrow_mut();
     let door = Box::new(move || flag.load(Ordering::Relaxed));
-    core.open_queue(OTHER, door);
+    core.open_queue(OTHER, "another".into(), door);
     drop(core);
     (rig, QueueClient::default(), has_let_go)
 }
@@ -201,7 +204,7 @@ fn t13_each_queue_that_was_open_hears_of_a_loss_once() {
     let mut rig = Rig::ready(setup);
     let open = |rig: &Rig, queue| {
         let mut core = rig.core.borrow_mut();
-        core.open_queue(queue, Box::new(|| false));
+        core.open_queue(queue, "another".into(), Box::new(|| false));
     };
     open(&rig, OTHER);
     let mut client = QueueClient::default();
@@ -230,4 +233,39 @@ fn t13_each_queue_that_was_open_hears_of_a_loss_once() {
     }
     open(&rig, OTHER + 1);
     assert!(flush(&mut rig, OTHER + 1).is_ok(), "it came later");
+}
+
+/// A storm of errors has few lines, and the count of the rest comes by itself.
+#[test]
+fn errors_of_queues_are_described_and_a_storm_is_counted() {
+    let mut rig = Rig::ready(Setup::over(Below::Paths));
+    rig.fail(DeviceError::Os(5));
+    let mut client = QueueClient::default();
+    for number in 0..CLIENT_ERRORS_MAX as u16 + 6 {
+        let write = (Op::Write, (at(2), BLOCK), &pattern(2, 1, 1)[..]);
+        client.start_on(&mut rig, QUEUE, number, write);
+        rig.pass(100 * MS);
+        client.exchange(&mut rig);
+        assert!(client.end(number).is_err());
+    }
+    let described = rig.described();
+    assert_eq!(described.len() as u32, CLIENT_ERRORS_MAX);
+    let first = &described[0];
+    assert_eq!((&*first.client, first.op), (CLIENT, "write"));
+    assert_eq!((first.offset, first.length), (at(2), BLOCK.into()));
+    assert_eq!(*first.error, *Status::WRITE_FAULT.to_string());
+    assert!(first.path.is_some());
+    let rest = |rig: &Rig| {
+        let mut events = rig.events.iter();
+        events.any(|event| matches!(event, ExportEvent::MoreErrors(_, 6)))
+    };
+    assert!(!rest(&rig), "the period is not over");
+    rig.until(11 * SECOND, rest);
+    // One whose client is gone has nobody to be told of it.
+    client.start_on(&mut rig, QUEUE, 99, (Op::Read, (at(2), BLOCK), &[]));
+    rig.core.borrow_mut().shut_queue(QUEUE);
+    rig.pass(SECOND);
+    client.exchange(&mut rig);
+    assert!(client.end(99).is_err());
+    assert_eq!(rig.described().len(), described.len());
 }

@@ -2,9 +2,10 @@
 use crate::common::{Address, BLOCK, HOST, MS, SECOND};
 use crate::matrix::stage::{Op, at, pattern};
 use crate::matrix::ublk::UblkClient;
-use crate::nvme_server::rig::{Below, Rig, Setup, UBLK_QUEUE, volume};
+use crate::nvme_server::rig::{Below, NODE, Rig, Setup, UBLK_QUEUE, volume};
 use engine::export::ExportControl;
 use engine::limits::BUFFER_MAX;
+use engine::machine::DeviceError;
 use engine::{UblkOp, UblkRequest};
 
 const EIO: i32 = -5;
@@ -49,6 +50,26 @@ fn request_past_the_end_is_an_error() {
     assert_eq!(rig.used(), 0);
 }
 
+#[test]
+fn errors_of_nodes_are_described() {
+    let mut rig = Rig::ready(Setup::over(Below::Paths));
+    rig.fail(DeviceError::Full);
+    let mut client = UblkClient::default();
+    let write = (Op::Write, (at(2), BLOCK));
+    client.start(&mut rig, 0, write.0, write.1, &pattern(2, 1, 1));
+    rig.pass(SECOND);
+    client.exchange(&mut rig);
+    assert!(client.end(0).is_err());
+    let described = rig.described();
+    let [error] = &described[..] else {
+        panic!("one write has failed: {described:?}");
+    };
+    assert_eq!((&*error.client, error.op), (NODE, "write"));
+    assert_eq!((error.offset, error.length), (at(2), BLOCK.into()));
+    assert_eq!(&*error.error, "no space left (ENOSPC)");
+    assert!(error.path.is_some());
+}
+
 /// Of a node with several queues each one hears of a loss, also where it wrote nothing itself: the
 /// writes of the others are flushed there too.
 #[test]
@@ -57,7 +78,7 @@ fn t13_each_queue_of_a_node_hears_of_a_loss_once() {
     setup.core.volumes[0].recovery.flush_timeout_ns = 500 * MS;
     let mut rig = Rig::ready(setup);
     let of = volume(Below::Paths);
-    rig.core.borrow_mut().open_ublk_queue(OTHER, of);
+    rig.core.borrow_mut().open_ublk_queue(OTHER, of, NODE);
     let mut client = UblkClient::default();
     for tag in [0, 1] {
         let block = tag.into();
@@ -103,5 +124,6 @@ fn requests_that_a_stop_ends_are_left() {
     rig.until(60 * SECOND, |rig| rig.world.nodes[HOST].stopped);
     client.exchange(&mut rig);
     assert_eq!(client.take(1).0, None);
+    assert_eq!(rig.described(), [], "the driver hears of nothing");
     assert_eq!(rig.used(), 0);
 }

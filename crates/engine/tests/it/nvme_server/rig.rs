@@ -12,9 +12,10 @@ use engine::host::{
     VolumeInfo,
 };
 use engine::limits::{EXPORTS_MAX, MIRROR_SCRATCH_BYTES};
+use engine::machine::DeviceError;
 use engine::mirror::{Anew, Devices, MIRRORS_FROM, MirrorConfig, MirrorOrder};
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
-use engine::{Core, LocalDevice, Machine, NvmeConfig, NvmePlace, QueueMemory};
+use engine::{ClientError, Core, LocalDevice, Machine, NvmeConfig, NvmePlace, QueueMemory};
 use multipath::Outcome;
 use nbd::client::Config;
 use nbd::{Kind, Request};
@@ -32,8 +33,12 @@ const QUEUE_ARENA_AT: u64 = NBD_ARENA + NVME_ARENA + MIRROR_SCRATCH_BYTES as u64
 const UBLK_ARENA_AT: u64 = QUEUE_ARENA_AT + QUEUE_ARENA;
 /// A queue of a node over the volume.
 pub const UBLK_QUEUE: u32 = 0;
+/// Its node.
+pub const NODE: &str = "/dev/ublkb0";
 /// The only queue, and its namespace.
 pub const QUEUE: u32 = 0;
+/// Its client.
+pub const CLIENT: &str = "process 7 of user 0";
 pub const QUEUE_NAMESPACE: u32 = 0;
 
 /// Kinds of the engine's devices.
@@ -366,6 +371,23 @@ impl Rig {
         core.buffers() - core.buffers_free()
     }
 
+    /// Lets the whole device below fail all I/O.
+    pub fn fail(&mut self, error: DeviceError) {
+        for node in &mut self.world.nodes {
+            let disks = node.disks.iter_mut();
+            disks.for_each(|disk| disk.error = Some(error));
+        }
+    }
+
+    /// Errors of clients that were described.
+    pub fn described(&self) -> Vec<ClientError> {
+        let all = self.events.iter().filter_map(|event| match event {
+            ExportEvent::Error(error) => Some((**error).clone()),
+            _ => None,
+        });
+        all.collect()
+    }
+
     /// Makes the whole device below slow.
     pub fn slow(&mut self, delay_ns: u64) {
         for node in &mut self.world.nodes {
@@ -471,12 +493,12 @@ pub fn core(
         arena_bytes: QUEUE_ARENA,
     });
     core.queues().add_namespace(QUEUE_NAMESPACE, volume(below));
-    core.open_queue(QUEUE, Box::new(|| false));
+    core.open_queue(QUEUE, CLIENT.into(), Box::new(|| false));
     core.reserve_ublk(QueueMemory {
         arena_at: UBLK_ARENA_AT,
         arena_bytes: QUEUE_ARENA,
     });
-    core.open_ublk_queue(UBLK_QUEUE, volume(below));
+    core.open_ublk_queue(UBLK_QUEUE, volume(below), NODE);
     core
 }
 

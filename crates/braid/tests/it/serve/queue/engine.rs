@@ -171,6 +171,40 @@ fn loads_are_verified_on_volumes_of_each_kind() {
     assert!(a == b, "legs of the mirror differ");
 }
 
+/// Errors that a queue is answered with are lines; its process, its bytes and its errors are shown.
+#[test]
+fn errors_of_queues_are_lines_and_their_clients_shown() {
+    let Some(volumes) = Volumes::new() else {
+        return;
+    };
+    volumes.config(&ALL, "");
+    let mut engine = engine(volumes.place.0.path());
+    let mut queue = volumes.open();
+    let known = shifts(&mut queue, &[5]);
+    assert!(write(&mut queue, &known, 5, 1).is_success());
+    for port in ["1", "2"] {
+        let mut set = Command::new(env!("CARGO_BIN_EXE_braid"));
+        set.args(["target", "set", "--port", port]);
+        set.args(["error=media-write:dnr:op=write", "--socket"]);
+        let set = set.arg(volumes.place.path("t.sock")).output().unwrap();
+        assert!(set.status.success(), "{set:?}");
+    }
+    assert!(write(&mut queue, &known, 5, 1).is(Status::WRITE_FAULT));
+    let us = format!("process {} of user ", std::process::id());
+    let offset = 8 << known[&5];
+    let line = engine.notes(&format!("paths: write of 4096 bytes at {offset} by {us}"));
+    assert!(volumes.uris.iter().any(|it| line.contains(it)), "{line}");
+    let stat = volumes.place.told(&["stat"]);
+    let all = stat["volumes"].as_array().unwrap();
+    let of = all.iter().find(|it| it["name"] == "paths").unwrap();
+    let client = &of["exports"][0]["connected"][0];
+    assert!(client["client"].as_str().unwrap().starts_with(&us), "{of}");
+    for (key, want) in [("bytes_written", 4096), ("errors", 1), ("requests", 2)] {
+        assert_eq!(client[key], want, "{of}");
+    }
+    end(engine);
+}
+
 /// A volume that leaves is an error by name for queues that are open; others go on.
 #[test]
 fn removed_volume_ends_its_commands_by_name() {
