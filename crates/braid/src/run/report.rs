@@ -28,10 +28,6 @@ use std::path::PathBuf;
 use std::sync::MutexGuard;
 use target::quantity::Ana;
 
-/// So many I/Os that a path answered with errors and that were repeated are said of a volume: a
-/// busy moment has fewer.
-const REPEATED_MANY: u32 = 16;
-
 /// Reports of all cores, beside what the service knows.
 pub struct Report<'a> {
     state: MutexGuard<'a, State>,
@@ -437,24 +433,24 @@ impl<'a> Report<'a> {
         self.service.nodes.trouble(name)
     }
 
-    /// A line for each path that answered I/O with errors of what is behind it, of late.
+    /// A line for each path that failed I/O for what is behind it, of late.
     fn device_errors(&self, volume: u16) -> impl Iterator<Item = String> {
         let count = self.state.volumes[volume].of.paths.len();
         (0..count).filter_map(move |path| self.path_errors(volume, path))
     }
 
-    /// The same of one path: any that failed for good, or many that were repeated.
+    /// The same of one path. The alarm `errors` is about many errors at a time, repeated or not;
+    /// one that was not repeated is worth a line by itself: a client or a leg got it.
     fn path_errors(&self, volume: u16, path: usize) -> Option<String> {
         let uri = &self.state.volumes[volume].of.paths.get(path)?.uri;
         let all = self.reports(volume, path).map(|it| it.device_errors);
         let [repeated, failed] = all.fold([0_u32; 2], |sum, more| {
             [0, 1].map(|at| sum[at].saturating_add(more[at]))
         });
-        let many = failed > 0 || repeated >= REPEATED_MANY;
-        many.then(|| {
+        (failed > 0).then(|| {
             format!(
-                "path {uri} answered I/O with errors within the last two minutes ({repeated} \
-                 repeated, {failed} failed): see the log, and the target"
+                "path {uri} failed I/O within the last two minutes ({failed} failed, {repeated} \
+                 were repeated): see the log, and the target"
             )
         })
     }
