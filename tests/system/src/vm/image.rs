@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Raise it when what goes into the image changes: older ones are then made anew.
-const LAYOUT: &str = "4";
+const LAYOUT: &str = "5";
 /// Programs that scripts may use, besides busybox's.
-const PROGRAMS: [&str; 19] = [
+const PROGRAMS: [&str; 20] = [
     "dash",
     "kmod",
     "ip",
@@ -31,6 +31,7 @@ const PROGRAMS: [&str; 19] = [
     "timeout",
     "unshare",
     "nbd-client",
+    "nbdfuse",
     "mkfs.xfs",
     "xfs_repair",
 ];
@@ -45,7 +46,7 @@ const LINKS: [(&str, &str); 7] = [
     ("fsck.ext4", "e2fsck"),
 ];
 /// Modules that scripts may load; what they depend on comes with them.
-const MODULES: [&str; 26] = [
+const MODULES: [&str; 27] = [
     "nvme-tcp",
     "nvmet-tcp",
     "nvme",
@@ -53,6 +54,7 @@ const MODULES: [&str; 26] = [
     "null_blk",
     "loop",
     "nbd",
+    "fuse",
     "ublk_drv",
     "ext4",
     "xfs",

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Packages of the guest, besides the kernel.
-const GUEST: [&str; 15] = [
+const GUEST: [&str; 16] = [
     "busybox-static",
     "dash",
     "kmod",
@@ -25,6 +25,7 @@ const GUEST: [&str; 15] = [
     "coreutils",
     "diffutils",
     "nbd-client",
+    "libnbd-bin",
     "xfsprogs",
     "python3-minimal",
     "libpython3-stdlib",
