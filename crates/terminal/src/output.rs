@@ -33,8 +33,13 @@ impl Style {
     /// Capabilities of standard output: colour and blocks on a terminal only, and as the user
     /// wishes (`NO_COLOR`, `TERM=dumb`, the locale's character set).
     pub fn of_stdout() -> Self {
-        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let terminal = io::stdout().is_terminal() && set("TERM").as_deref() != Some("dumb");
+        Self::of(io::stdout().is_terminal(), |name| std::env::var(name).ok())
+    }
+
+    /// The same of an output and variables of the environment.
+    fn of(is_terminal: bool, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let terminal = is_terminal && set("TERM").as_deref() != Some("dumb");
         let locale = set("LC_ALL")
             .or_else(|| set("LC_CTYPE"))
             .or_else(|| set("LANG"));
@@ -50,7 +55,7 @@ impl Style {
 
     /// `text` in `ink`, where there is colour.
     pub fn paint(self, ink: Ink, text: &str) -> String {
-        if !self.colour {
+        if !self.colour || text.is_empty() {
             return text.to_owned();
         }
         let code = match ink {
@@ -212,6 +217,26 @@ mod tests {
             unicode: true,
         };
         assert_eq!(colour.bar(0.5, 4), "\x1b[36m━━\x1b[0m\x1b[2m──\x1b[0m");
+    }
+
+    #[test]
+    fn colour_and_blocks_are_a_terminals() {
+        let of = |is_terminal, variables: &[(&str, &str)]| {
+            let variable = |name: &str| {
+                let found = variables.iter().find(|(it, _)| *it == name)?;
+                Some(found.1.to_owned())
+            };
+            let style = Style::of(is_terminal, variable);
+            (style.colour, style.unicode)
+        };
+        let utf8 = ("LANG", "C.UTF-8");
+        assert_eq!(of(true, &[utf8]), (true, true));
+        assert_eq!(of(false, &[utf8]), (false, false));
+        assert_eq!(of(true, &[("LC_ALL", "C"), utf8]), (true, false));
+        assert_eq!(of(true, &[("TERM", "dumb"), utf8]), (false, false));
+        assert_eq!(of(true, &[("NO_COLOR", "1"), utf8]), (false, true));
+        // As no-color.org has it: an empty one says nothing.
+        assert_eq!(of(true, &[("NO_COLOR", ""), utf8]), (true, true));
     }
 
     #[test]

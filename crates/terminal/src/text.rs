@@ -52,11 +52,12 @@ fn bounded(path: &Path) -> std::io::Result<String> {
 }
 
 /// Words in lines of so many columns, indented behind `lead`, which begins the first of them.
+/// Colours of [`Style::paint`](crate::output::Style::paint) take no columns.
 pub fn paragraph(lead: &str, words: &str, columns: usize) -> String {
     let indent = lead.chars().count();
     let (mut text, mut used) = (lead.to_owned(), indent);
     for word in words.split_whitespace() {
-        let width = word.chars().count();
+        let width = columns_of(word);
         if used > indent && used + 1 + width > columns {
             text.push('\n');
             text.push_str(&" ".repeat(indent));
@@ -69,6 +70,15 @@ pub fn paragraph(lead: &str, words: &str, columns: usize) -> String {
         used += width;
     }
     text + "\n"
+}
+
+/// Columns of a text: characters but for those of colours.
+fn columns_of(text: &str) -> usize {
+    let mut parts = text.split("\x1b[");
+    let first = parts.next().map_or(0, |it| it.chars().count());
+    // Behind the beginning of a colour: its code, and the text in it.
+    let shown = parts.map(|it| it.split_once('m').map_or(it, |(_, text)| text));
+    first + shown.map(|it| it.chars().count()).sum::<usize>()
 }
 
 /// TOML, as what it says.
@@ -202,6 +212,19 @@ mod tests {
     enum Kind {
         Paths,
         Mirror,
+    }
+
+    #[test]
+    fn colours_take_no_columns() {
+        let plain = paragraph("  ", "a path is late, and another one is not", 20);
+        let with = "a path is \x1b[1;33mlate\x1b[0m, and another \x1b[32mone\x1b[0m is not";
+        let coloured = paragraph("  ", with, 20);
+        assert_eq!(plain, "  a path is late,\n  and another one is\n  not\n");
+        let colours = ["\x1b[1;33m", "\x1b[32m", "\x1b[0m"];
+        let bare = colours
+            .iter()
+            .fold(coloured, |text, it| text.replace(it, ""));
+        assert_eq!(bare, plain);
     }
 
     #[test]

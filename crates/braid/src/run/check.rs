@@ -2,10 +2,10 @@
 use super::call::{CheckParams, EngineCall};
 use super::client::{Common, UNKNOWN};
 use super::health::{self, maintenance};
-use super::stat::paragraph_at;
+use super::stat::{painted, paragraph_at};
 use crate::cli::{Exit, Usage};
 use crate::control::limits::ANSWER_WAIT;
-use crate::output;
+use crate::output::{self, Style};
 use crate::units::{format_ns, parse_duration};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -90,7 +90,11 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<()> {
             return Err(Exit(UNKNOWN).into());
         }
     };
-    if let Err(why) = output::unless_closed(args.common.print(&value, show)) {
+    let style = Style::of_stdout();
+    let shown = args
+        .common
+        .print(&value, |text, value| show(text, value, style));
+    if let Err(why) = output::unless_closed(shown) {
         output::note(&format!("{why:#}"));
     }
     match number(&value["code"]) as u8 {
@@ -153,32 +157,21 @@ fn end(bar: Option<ProgressBar>) {
     bar.iter().for_each(ProgressBar::finish_and_clear);
 }
 
-fn show(text: &mut String, value: &Value) -> std::fmt::Result {
+fn show(text: &mut String, value: &Value, style: Style) -> std::fmt::Result {
     for volume in items(&value["volumes"]) {
         let [name, state, actual] = ["name", "state", "actual"].map(|key| word(&volume[key]));
+        let shown = painted(style, state);
         if state == actual {
-            writeln!(text, "{name}: {state}")?;
+            writeln!(text, "{name}: {shown}")?;
         } else {
-            writeln!(text, "{name}: {state} ({actual} but for maintenance)")?;
+            let actual = painted(style, actual);
+            writeln!(text, "{name}: {shown} ({actual} but for maintenance)")?;
         }
         if let Some(why) = volume["why"].as_str() {
             paragraph_at(text, "  ", why)?;
         }
         for leg in items(&volume["legs"]) {
-            let (uri, state) = (word(&leg["uri"]), word(&leg["state"]));
-            let whys = [&leg["why"], &leg["damage"]].map(Value::as_str);
-            let whys: Vec<&str> = whys.into_iter().flatten().collect();
-            let why = (!whys.is_empty()).then(|| format!(": {}", whys.join("; ")));
-            let name = called(leg);
-            if state != "in-sync" || why.is_some() {
-                writeln!(text, "  {name}{uri}: {state}{}", why.unwrap_or_default())?;
-            }
-            for alarm in items(&leg["alarms"]) {
-                let path = word(&alarm["path"]);
-                let line = format!("{name}{uri}: path {path} {}", health::line(alarm));
-                paragraph_at(text, "  ", &line)?;
-            }
-            note_maintenance(text, &format!("{name}{uri}: "), &leg["maintenance"])?;
+            show_leg(text, leg, style)?;
         }
         note_maintenance(text, "", &volume["maintenance"])?;
         if let Some(risk) = volume["risk"].as_str() {
@@ -187,29 +180,54 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
         for why in items(&volume["awaits"]) {
             paragraph_at(text, "  awaits: ", word(why))?;
         }
-        let paths = items(&volume["paths"]);
-        for path in paths {
-            let (number, name, uri) = (number(&path["path"]), called(path), word(&path["uri"]));
-            let path_is = format!("{number} {name}{uri}: ");
-            let whys = [&path["why"], &path["damage"]];
-            for why in whys.into_iter().filter_map(Value::as_str) {
-                writeln!(text, "  {path_is}{why}")?;
-            }
-            for alarm in items(&path["alarms"]) {
-                paragraph_at(text, "  ", &format!("{path_is}{}", health::line(alarm)))?;
-            }
-            // No part of the state: for those who come when it is over.
-            for alarm in items(&path["ended"]) {
-                paragraph_at(
-                    text,
-                    "  ",
-                    &format!("note: {path_is}{}", health::line(alarm)),
-                )?;
-            }
-            note_maintenance(text, &path_is, &path["maintenance"])?;
+        for path in items(&volume["paths"]) {
+            show_path(text, path, style)?;
         }
     }
     Ok(())
+}
+
+fn show_leg(text: &mut String, leg: &Value, style: Style) -> std::fmt::Result {
+    let (name, uri, state) = (called(leg), word(&leg["uri"]), word(&leg["state"]));
+    let whys = [&leg["why"], &leg["damage"]].map(Value::as_str);
+    let whys: Vec<&str> = whys.into_iter().flatten().collect();
+    let why = (!whys.is_empty()).then(|| format!(": {}", whys.join("; ")));
+    if state != "in-sync" || why.is_some() {
+        let (state, why) = (painted(style, state), why.unwrap_or_default());
+        paragraph_at(text, "  ", &format!("{name}{uri}: {state}{why}"))?;
+    }
+    for alarm in items(&leg["alarms"]) {
+        let of = format!("{name}{uri}: path {}", word(&alarm["path"]));
+        show_alarm(text, &of, alarm, style)?;
+    }
+    note_maintenance(text, &format!("{name}{uri}: "), &leg["maintenance"])
+}
+
+fn show_path(text: &mut String, path: &Value, style: Style) -> std::fmt::Result {
+    let (number, name, uri) = (number(&path["path"]), called(path), word(&path["uri"]));
+    let path_is = format!("{number} {name}{uri}:");
+    let whys = [&path["why"], &path["damage"]];
+    for why in whys.into_iter().filter_map(Value::as_str) {
+        paragraph_at(text, "  ", &format!("{path_is} {why}"))?;
+    }
+    for alarm in items(&path["alarms"]) {
+        show_alarm(text, &path_is, alarm, style)?;
+    }
+    // No part of the state: for those who come when it is over.
+    for alarm in items(&path["ended"]) {
+        let line = format!("note: {path_is} {}", health::line(alarm));
+        paragraph_at(text, "  ", &line)?;
+    }
+    note_maintenance(text, &format!("{path_is} "), &path["maintenance"])
+}
+
+fn show_alarm(text: &mut String, of: &str, alarm: &Value, style: Style) -> std::fmt::Result {
+    let line = health::line(alarm);
+    let line = match line.split_once(" since ") {
+        Some((state, rest)) => format!("{} since {rest}", painted(style, state)),
+        None => line,
+    };
+    paragraph_at(text, "  ", &format!("{of} {line}"))
 }
 
 /// A note about something under maintenance, whose state `check` does not miss.
@@ -228,3 +246,6 @@ fn called(it: &Value) -> String {
     let name = it["name"].as_str();
     name.map_or(String::new(), |name| format!("{name} "))
 }
+
+#[cfg(test)]
+mod tests;

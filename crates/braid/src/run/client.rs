@@ -347,7 +347,9 @@ pub enum ExportVerb {
 /// No engine that answers, or what it says.
 pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
     match verb {
-        EngineVerb::List(common) => common.show(&EngineCall::List(Nothing), list),
+        EngineVerb::List(common) => common.show(&EngineCall::List(Nothing), |text, value| {
+            list(text, value, Style::of_stdout())
+        }),
         EngineVerb::ListSubsys(common) => {
             common.show(&EngineCall::ListSubsys(Nothing), list_subsys)
         }
@@ -502,9 +504,14 @@ fn stat(args: &StatArgs) -> anyhow::Result<()> {
         }
         Ok(value)
     };
+    let show = |value: &Value| {
+        let style = Style::of_stdout();
+        let show = |text: &mut String, value: &Value| super::stat::show(text, value, style);
+        args.common.print(value, show)
+    };
     let mut before = ask()?;
     let interval_ns = match (args.interval, args.count) {
-        (None, None) => return args.common.print(&before, super::stat::show),
+        (None, None) => return show(&before),
         (interval_ns, _) => interval_ns.unwrap_or(1_000_000_000),
     };
     for number in 0_u32.. {
@@ -515,7 +522,7 @@ fn stat(args: &StatArgs) -> anyhow::Result<()> {
         let now = ask()?;
         let mut shown = now.clone();
         super::stat::rates::subtract(&mut shown, &before);
-        args.common.print(&shown, super::stat::show)?;
+        show(&shown)?;
         before = now;
     }
     Ok(())
@@ -785,10 +792,12 @@ pub fn checked<T: FromStr>(text: &str) -> Result<String, T::Err> {
     text.parse::<T>().map(|_| text.to_owned())
 }
 
-fn list(text: &mut String, value: &Value) -> std::fmt::Result {
+fn list(text: &mut String, value: &Value, style: Style) -> std::fmt::Result {
     let headings = ["volume", "state", "policy", "export", "size", "paths"];
     let mut table = Table::new(4, &headings);
+    let mut states = vec![String::new()];
     for volume in items(&value["volumes"]) {
+        states.push(word(&volume["state"]).to_owned());
         let size = match volume["bytes"].as_u64() {
             Some(bytes) => format_bytes(bytes),
             None => "-".into(),
@@ -806,9 +815,19 @@ fn list(text: &mut String, value: &Value) -> std::fmt::Result {
         table.row(row);
         for more in exports {
             table.row(vec![String::new(), String::new(), String::new(), more]);
+            states.push(String::new());
         }
     }
-    text.push_str(&table.render(Style::of_stdout(), |_| String::new()));
+    // Behind the name, which has no spaces.
+    let lines = table.render(style, |_| String::new());
+    for (line, state) in lines.lines().zip(&states) {
+        let painted = format!("  {}", super::stat::painted(style, state));
+        writeln!(
+            text,
+            "{}",
+            line.replacen(&format!("  {state}"), &painted, 1)
+        )?;
+    }
     Ok(())
 }
 

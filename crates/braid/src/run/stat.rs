@@ -76,7 +76,7 @@ pub fn program(value: &Value) -> Option<String> {
 ///
 /// # Errors
 /// Those of `text`.
-pub fn show(text: &mut String, value: &Value) -> Result {
+pub fn show(text: &mut String, value: &Value, style: Style) -> Result {
     let elapsed_ns = value["elapsed_ns"].as_u64();
     if let Some(uptime_ns) = value["uptime_ns"].as_u64() {
         let of = match elapsed_ns {
@@ -89,7 +89,7 @@ pub fn show(text: &mut String, value: &Value) -> Result {
         let (name, state) = (word(&volume["name"]), word(&volume["state"]));
         let policy = volume["policy"].as_str();
         let policy = policy.map_or(String::new(), |it| format!(", {it}"));
-        let state = painted(state);
+        let state = painted(style, state);
         writeln!(text, "{name}: {state}{policy}")?;
         if !volume["maintenance"].is_null() {
             let line = maintenance::line(&volume["maintenance"]);
@@ -105,13 +105,13 @@ pub fn show(text: &mut String, value: &Value) -> Result {
             paragraph(text, "awaits: ", word(why))?;
         }
         for path in items(&volume["paths"]) {
-            show_path(text, path, elapsed_ns)?;
+            show_path(text, path, elapsed_ns, style)?;
         }
         for export in items(&volume["exports"]) {
             show_export(text, export)?;
         }
         if volume["kind"] == "mirror" {
-            legs::show(text, volume, elapsed_ns)?;
+            legs::show(text, volume, elapsed_ns, style)?;
             continue;
         }
         paragraph(text, "waiting: ", &waiting(&volume["waiting"]))?;
@@ -231,11 +231,12 @@ pub(super) fn called(path: &Value) -> String {
     }
 }
 
-fn show_path(text: &mut String, path: &Value, elapsed_ns: Option<u64>) -> Result {
+fn show_path(text: &mut String, path: &Value, elapsed_ns: Option<u64>, style: Style) -> Result {
     writeln!(text, "  {}", called(path))?;
     let since = path["live_ns"].as_u64();
     let since = since.map_or(String::new(), |ns| format!(" for {}", lasting(ns)));
-    let mut facts = vec![format!("{}{since}", word(&path["state"]))];
+    let state = painted(style, word(&path["state"]));
+    let mut facts = vec![format!("{state}{since}")];
     facts.extend(path["ana_state"].as_str().map(str::to_owned));
     facts.extend(path["cntlid"].as_u64().map(|id| format!("controller {id}")));
     facts.extend(
@@ -282,7 +283,7 @@ fn show_path(text: &mut String, path: &Value, elapsed_ns: Option<u64>) -> Result
     ];
     let late = late.into_iter().flatten();
     facts.extend(late.map(|(count, what)| format!("{} {what}", format_count(count))));
-    state_paragraph(text, word(&path["state"]), &facts)?;
+    paragraph(text, "", &facts.join(", "))?;
     if let Some(why) = path["hindrance"].as_str() {
         paragraph(text, "unused: ", why)?;
     }
@@ -303,7 +304,7 @@ fn show_path(text: &mut String, path: &Value, elapsed_ns: Option<u64>) -> Result
     if !probation.is_empty() {
         paragraph(text, "probation: ", &probation)?;
     }
-    figures::show(text, path, elapsed_ns);
+    figures::show(text, path, elapsed_ns, style);
     Ok(())
 }
 
@@ -406,16 +407,8 @@ impl Mood {
 }
 
 /// A state in its colour, where there is colour.
-pub fn painted(state: &str) -> String {
-    Style::of_stdout().paint(Mood::of(state).ink(), state)
-}
-
-/// A paragraph that begins with a state, in its colour: that takes no columns.
-fn state_paragraph(text: &mut String, state: &str, facts: &[String]) -> Result {
-    let mut plain = String::new();
-    paragraph(&mut plain, "", &facts.join(", "))?;
-    text.push_str(&plain.replacen(state, &painted(state), 1));
-    Ok(())
+pub(super) fn painted(style: Style, state: &str) -> String {
+    style.paint(Mood::of(state).ink(), state)
 }
 
 /// I/O that waits now.

@@ -1,7 +1,7 @@
 //! The verb `explain`: asks, and shows the facts of the answers' JSON, for people in 80 columns.
 use crate::cli::Exit;
 use crate::control::limits::ANSWER_WAIT;
-use crate::output::{self, Format, Style};
+use crate::output::{self, Format, Ink, Style};
 use crate::run::call::{EngineCall, ExplainParams};
 use crate::run::client::Common;
 use crate::run::stat::{called, paragraph_at};
@@ -77,7 +77,7 @@ pub fn ask(args: &ExplainArgs) -> anyhow::Result<()> {
             if shown == 0 && firsts > 0 {
                 head(&mut text, &answer)?;
             }
-            ios(&mut text, shown, &answer)?;
+            ios(&mut text, shown, &answer, Style::of_stdout())?;
             output::print(&text)?;
         }
         shown += firsts;
@@ -164,7 +164,7 @@ fn head(text: &mut String, answer: &Value) -> Result {
 }
 
 /// All I/Os of an answer; `shown`: how many came before.
-fn ios(text: &mut String, shown: u32, answer: &Value) -> Result {
+fn ios(text: &mut String, shown: u32, answer: &Value, style: Style) -> Result {
     let mut count = shown;
     for (io, is_first) in items(&answer["ios"]).zip(firsts(answer)) {
         count += u32::from(is_first);
@@ -173,9 +173,13 @@ fn ios(text: &mut String, shown: u32, answer: &Value) -> Result {
             false => "   then ".into(),
         };
         let mut line = String::new();
-        paragraph_at(&mut line, &lead, &format!("{}: {}", what(io), choice(io)))?;
+        paragraph_at(
+            &mut line,
+            &lead,
+            &format!("{}: {}", what(io), choice(io, style)),
+        )?;
         text.push_str(&line.replace(NO_BREAK, " "));
-        paths(text, io)?;
+        paths(text, io, style)?;
     }
     Ok(())
 }
@@ -196,7 +200,7 @@ fn what(io: &Value) -> String {
 }
 
 /// The choice, its reason, and its result.
-fn choice(io: &Value) -> String {
+fn choice(io: &Value, style: Style) -> String {
     let ns = |key: &str| io[key].as_u64().map(figure);
     let mut facts = Vec::new();
     if number(&io["waited_ns"]) > 0 {
@@ -205,7 +209,7 @@ fn choice(io: &Value) -> String {
     let why = why(word(&io["policy"]), word(&io["why"]));
     match io["chosen"].as_u64() {
         Some(path) => facts.push(format!("path {path}, {why}")),
-        None if io["why"].is_string() => facts.push(why.to_owned()),
+        None if io["why"].is_string() => facts.push(style.paint(Ink::Bad, why)),
         None => {}
     }
     let outcome = match (
@@ -214,8 +218,10 @@ fn choice(io: &Value) -> String {
         io["chosen"].is_null(),
     ) {
         (Some("done"), Some(latency), _) => format!("took {latency}{}", error(io)),
-        (Some(outcome), Some(latency), _) => format!("after {latency}: {outcome}"),
-        (.., true) => waits(io),
+        (Some(outcome), Some(latency), _) => {
+            format!("after {latency}: {}", style.paint(Ink::Bad, outcome))
+        }
+        (.., true) => style.paint(Ink::Warning, &waits(io)),
         _ => "has not ended".into(),
     };
     facts.push(outcome);
@@ -356,7 +362,7 @@ fn truth(value: &Value) -> String {
 }
 
 /// The policy's view of each path.
-fn paths(text: &mut String, io: &Value) -> Result {
+fn paths(text: &mut String, io: &Value, style: Style) -> Result {
     if items(&io["paths"]).next().is_none() {
         return Ok(());
     }
@@ -383,13 +389,19 @@ fn paths(text: &mut String, io: &Value) -> Result {
             row.extend(cells);
         }
         table.row(row);
-        why_not.push(word(&path["why_not"]).to_owned());
+        why_not.push(style.paint(Ink::Bad, word(&path["why_not"])));
     }
     let behind = |row: usize| why_not.get(row).cloned().unwrap_or_default();
-    text.push_str(&table.render(Style::of_stdout(), behind));
+    let mark = format!("   {} ", style.paint(Ink::Good, "*"));
+    text.push_str(&table.render(style, behind).replacen("   * ", &mark, 1));
     for path in items(&io["paths"]) {
         for note in notes(path) {
-            writeln!(text, "     {}: {note}", number(&path["path"]))?;
+            writeln!(
+                text,
+                "     {}: {}",
+                number(&path["path"]),
+                style.paint(Ink::Warning, note)
+            )?;
         }
     }
     Ok(())

@@ -31,7 +31,7 @@ impl<'a> Figures<'a> {
     }
 
     /// Nothing where no row is left.
-    pub fn render(self) -> String {
+    pub fn render(self, style: Style) -> String {
         if self.rows.is_empty() {
             return String::new();
         }
@@ -46,7 +46,7 @@ impl<'a> Figures<'a> {
             let shown = shown.map(|cell| cell.unwrap_or_else(|| "-".into()));
             table.row(std::iter::once(name).chain(shown).collect());
         }
-        table.render(Style::of_stdout(), |_| String::new())
+        table.render(style, |_| String::new())
     }
 }
 
@@ -79,7 +79,7 @@ pub fn time(ns: Option<u64>) -> Option<String> {
 }
 
 /// I/O of a path, since the start or in so many ns, and its policy's figures of it.
-pub fn show(text: &mut String, path: &Value, elapsed_ns: Option<u64>) {
+pub fn show(text: &mut String, path: &Value, elapsed_ns: Option<u64>, style: Style) {
     let headings = match elapsed_ns {
         None => ["", "I/Os", "bytes", "mean", "p50", "p99"],
         Some(_) => ["", "I/Os/s", "bytes/s", "mean", "p50", "p99"],
@@ -120,17 +120,17 @@ pub fn show(text: &mut String, path: &Value, elapsed_ns: Option<u64>) {
             policy.row(format!("   {group}"), of_policy(of));
         }
     }
-    text.push_str(&did.render());
-    text.push_str(&policy.render());
+    text.push_str(&did.render(style));
+    text.push_str(&policy.render(style));
     // Those of an interval would be of no use: they are as they are now.
     if elapsed_ns.is_none() {
-        show_cores(text, path);
+        show_cores(text, path, style);
     }
 }
 
 /// Figures of `weighted-latency` of each core, by group and size (row A9); nothing where no core
 /// has any.
-fn show_cores(text: &mut String, path: &Value) {
+fn show_cores(text: &mut String, path: &Value, style: Style) {
     let headings = [
         "   core", "chosen", "weight", "credit", "smoothed", "score", "samples", "ignored",
     ];
@@ -151,7 +151,7 @@ fn show_cores(text: &mut String, path: &Value) {
             }
         }
     }
-    text.push_str(&all.render());
+    text.push_str(&all.render(style));
 }
 
 /// Figures of a policy.

@@ -1,6 +1,7 @@
 //! A mirror's legs, for people.
 use super::figures::{self, Figures, time};
-use super::{paragraph, state_paragraph};
+use super::{painted, paragraph};
+use crate::output::Style;
 use crate::run::client::{all_policies, values_of};
 use crate::run::latency;
 use crate::units::{format_bytes, format_count};
@@ -13,7 +14,12 @@ use terminal::answer::{items, number, word};
 ///
 /// # Errors
 /// Those of `text`.
-pub(super) fn show(text: &mut String, mirror: &Value, elapsed_ns: Option<u64>) -> Result {
+pub(super) fn show(
+    text: &mut String,
+    mirror: &Value,
+    elapsed_ns: Option<u64>,
+    style: Style,
+) -> Result {
     if let Some(why) = mirror["why"].as_str() {
         paragraph(text, "", why)?;
     }
@@ -27,7 +33,7 @@ pub(super) fn show(text: &mut String, mirror: &Value, elapsed_ns: Option<u64>) -
         paragraph(text, "policy: ", &all_policies(&values_of(mirror), policy))?;
     }
     for leg in items(&mirror["legs"]) {
-        show_leg(text, leg)?;
+        show_leg(text, leg, style)?;
     }
     let per = if elapsed_ns.is_some() { "/s" } else { "" };
     let [reads, writes, bytes] = ["reads", "writes", "bytes"].map(|it| format!("{it}{per}"));
@@ -51,7 +57,7 @@ pub(super) fn show(text: &mut String, mirror: &Value, elapsed_ns: Option<u64>) -
         ];
         table.row(format!("   {}", slot(leg)), cells);
     }
-    text.push_str(&table.render());
+    text.push_str(&table.render(style));
     for leg in items(&mirror["legs"]) {
         let rescued = number(&leg["rescued"]);
         if rescued > 0 {
@@ -126,16 +132,16 @@ fn slot(leg: &Value) -> String {
         .map_or("-".into(), |slot| slot.to_string())
 }
 
-fn show_leg(text: &mut String, leg: &Value) -> Result {
+fn show_leg(text: &mut String, leg: &Value, style: Style) -> Result {
     let name = leg["name"].as_str();
     let name = name.map_or(String::new(), |name| format!("{name}  "));
     writeln!(text, "  {}  {name}{}", slot(leg), word(&leg["uri"]))?;
-    let mut facts = vec![word(&leg["state"]).to_owned()];
+    let mut facts = vec![painted(style, word(&leg["state"]))];
     if let Some(rebuilt) = leg["rebuilt"].as_f64() {
         let left = format_bytes(number(&leg["lacks_bytes"]));
         facts.push(format!("{:.1} % done, {left} to go", rebuilt * 100.0));
     }
     facts.extend(leg["volume"].as_str().map(|name| format!("paths: {name}")));
     facts.extend(leg["why"].as_str().map(str::to_owned));
-    state_paragraph(text, word(&leg["state"]), &facts)
+    paragraph(text, "", &facts.join(", "))
 }

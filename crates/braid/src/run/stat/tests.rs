@@ -110,7 +110,7 @@ fn a9_weighted_latency_is_shown_by_core_and_size() {
     plain["core"] = 3.into();
     groups["write"]["cores"] = json!([plain, {"core": 4, "weight": 0, "selections": 0}]);
     let mut text = String::new();
-    show(&mut text, &json!({"volumes": [of]})).unwrap();
+    show(&mut text, &json!({"volumes": [of]}), Style::PLAIN).unwrap();
     let rows = text.split_once("   core").unwrap().1;
     let rows: Vec<Vec<&str>> = rows
         .lines()
@@ -139,7 +139,7 @@ fn a9_weighted_latency_is_shown_by_core_and_size() {
 #[test]
 fn what_waits_and_why_is_said_within_80_columns() {
     let mut text = String::new();
-    show(&mut text, &json!({"volumes": [volume()]})).unwrap();
+    show(&mut text, &json!({"volumes": [volume()]}), Style::PLAIN).unwrap();
     let wide = text.lines().find(|line| line.chars().count() > 80);
     assert_eq!(wide, None);
     assert_eq!(text, SHOWN);
@@ -153,7 +153,7 @@ fn while_no_hold_has_ended_none_is_the_longest() {
         one["failover"][count] = json!(0);
     }
     let mut text = String::new();
-    show(&mut text, &json!({"volumes": [one]})).unwrap();
+    show(&mut text, &json!({"volumes": [one]}), Style::PLAIN).unwrap();
     assert!(text.contains("1 write held (immediate; 0 until"), "{text}");
     assert!(!text.contains("longest"), "{text}");
 }
@@ -167,7 +167,7 @@ fn a_quiet_volume_says_so_in_few_lines() {
         "flushes_failed": 0, "flush_failed": null,
     });
     let mut text = String::new();
-    show(&mut text, &json!({"volumes": [quiet]})).unwrap();
+    show(&mut text, &json!({"volumes": [quiet]}), Style::PLAIN).unwrap();
     let end = "     waiting: nothing\n     so far: 0 I/Os moved to another path; \
                0 writes held (fenced)\n";
     assert!(text.ends_with(end), "{text}");
@@ -194,7 +194,7 @@ fn what_waits_for_an_earlier_engine_has_a_count_an_age_and_an_end() {
     let mut shown = |unclean_stop: Value| {
         one["waiting"]["unclean_stop"] = unclean_stop;
         let mut text = String::new();
-        show(&mut text, &json!({"volumes": [one]})).unwrap();
+        show(&mut text, &json!({"volumes": [one]}), Style::PLAIN).unwrap();
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let text = shown(json!({
@@ -215,7 +215,7 @@ fn t09_that_a_mirror_holds_changes_is_shown_and_for_how_long() {
             "held_ns": held_ns, "unalike": 0, "legs": [],
         });
         let mut text = String::new();
-        legs::show(&mut text, &mirror, None).unwrap();
+        legs::show(&mut text, &mirror, None, Style::PLAIN).unwrap();
         text
     };
     let text = shown(json!(11_500_000_000_u64));
@@ -278,7 +278,7 @@ fn interval_is_shown_per_second() {
         of["volumes"][0]["paths"][0]["groups"][group] = json!({"weight": 0, "selections": 9});
     }
     let mut text = String::new();
-    show(&mut text, &of).unwrap();
+    show(&mut text, &of, Style::PLAIN).unwrap();
     let head = "engine: up for 3 min; figures of the last 2.00 s\nv0: degraded";
     assert!(text.starts_with(head), "{text}");
     let table = "         I/Os/s     bytes/s     mean     p50      p99\n   \

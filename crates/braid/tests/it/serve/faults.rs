@@ -1,6 +1,6 @@
 //! `braid run` when things end badly: its target dies, it is ended in the middle, it is killed.
 use crate::serve::no_io_uring;
-use crate::serve::process::{Client, Process, engine, two_ports, wait_until};
+use crate::serve::process::{Client, Process, engine, one_line, two_ports, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -473,7 +473,7 @@ fn damage_on_the_way_is_in_log_stat_and_check() {
         (&0.into(), &0.into())
     );
     let check = braid(&["check"], &pair.path("c.sock"));
-    let said = String::from_utf8(check.stdout).unwrap();
+    let said = one_line(&check.stdout);
     assert_eq!(check.status.code(), Some(1), "{said}");
     assert!(said.contains("damaged or failed on the way:"), "{said}");
 }

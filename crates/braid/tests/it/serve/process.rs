@@ -163,6 +163,12 @@ pub fn begun_with_v0(directory: &Path) -> Option<Process> {
     Some(engine)
 }
 
+/// Output for people as one line: where its lines end depends on names.
+pub fn one_line(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Asks until there is an answer.
 pub fn wait_until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + SOON;

@@ -71,10 +71,29 @@ v0: soonest
 ";
 
 #[test]
+fn colour_marks_the_choice_and_what_is_wrong() {
+    let colour = Style {
+        colour: true,
+        unicode: true,
+    };
+    let mut text = String::new();
+    ios(&mut text, 0, &answer(), colour).unwrap();
+    for painted in [
+        "   \x1b[32m*\x1b[0m 0",
+        "after 1.91 ms: \x1b[1;31mthe path failed\x1b[0m; 12.0",
+        "\x1b[1;31mit is lost\x1b[0m",
+        "1: \x1b[1;33mnothing has come back for longer than is usual\x1b[0m",
+        "core 0: \x1b[1;31mno path is usable\x1b[0m; \x1b[1;33mit waits",
+    ] {
+        assert!(text.contains(painted), "{painted:?}: {text:?}");
+    }
+}
+
+#[test]
 fn what_is_told_is_shown_in_80_columns() {
     let mut text = String::new();
     head(&mut text, &answer()).unwrap();
-    ios(&mut text, 0, &answer()).unwrap();
+    ios(&mut text, 0, &answer(), Style::PLAIN).unwrap();
     assert!(text.starts_with(SHOWN), "{text}");
     for waits in [
         "2. read, 4 KiB at 0 B, core 0: no path is usable; it waits until one is, for 5.00 s",

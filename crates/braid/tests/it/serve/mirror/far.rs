@@ -2,7 +2,7 @@
 //! over there.
 use crate::serve::extents::knows_holes;
 use crate::serve::no_io_uring;
-use crate::serve::process::{Client, Process, at_once, engine, two_ports, wait_until};
+use crate::serve::process::{Client, Process, at_once, engine, one_line, two_ports, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::File;
@@ -303,7 +303,7 @@ fn t14_block_that_a_target_refuses_costs_no_leg() {
     );
     assert!(said["legs"][0]["bad"].is_null(), "{said}");
     let check = place.braid(&["check", "v0", "--socket", socket]);
-    let found = String::from_utf8_lossy(&check.stdout).into_owned();
+    let found = one_line(&check.stdout);
     assert_eq!(check.status.code(), Some(1), "degraded: {check:?}");
     assert!(
         found.contains("4096 bytes at 4096000") && found.contains("mirror repair v0"),

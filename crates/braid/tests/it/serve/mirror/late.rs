@@ -1,7 +1,7 @@
 //! Files that are not there at the start and come by themselves.
 use super::place::{LEG_BYTES, Place, end};
 use crate::serve::hangfs::HangFs;
-use crate::serve::process::{Client, Process, at_once, begun, wait_until};
+use crate::serve::process::{Client, Process, at_once, begun, one_line, wait_until};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -66,7 +66,7 @@ fn late_leg_returns_and_no_other_file() {
     assert!(why.contains("is a leg of another mirror"), "{why}");
     let check = place.ask(&["check", "v0"]);
     assert_eq!(check.status.code(), Some(1), "{check:?}");
-    let text = String::from_utf8_lossy(&check.stdout);
+    let text = one_line(&check.stdout);
     assert!(text.contains("is a leg of another mirror"), "{text}");
     std::fs::remove_file(place.path("b")).unwrap();
     place.rename("away", "b");

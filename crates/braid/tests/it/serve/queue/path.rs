@@ -3,7 +3,7 @@ mod late;
 
 use crate::serve::no_io_uring;
 use crate::serve::process;
-use crate::serve::process::{Client, Process, engine, wait_until};
+use crate::serve::process::{Client, Process, engine, one_line, wait_until};
 use rustix::process::Signal;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -527,10 +527,7 @@ fn a_queue_whose_server_has_ended_says_so() {
     wait_until(|| hindrance().as_str().is_some_and(is_said).then_some(()));
     let check = braid(root, &["check"]);
     assert_eq!(check.status.code(), Some(1), "{check:?}");
-    assert!(
-        is_said(&String::from_utf8_lossy(&check.stdout)),
-        "{check:?}"
-    );
+    assert!(is_said(&one_line(&check.stdout)), "{check:?}");
     // And with it.
     let mut client = Client::open(&root.join("v0.sock"));
     let why = wait_until(|| {
