@@ -199,7 +199,7 @@ fn show(args: &SimArgs, rows: &[Row], columns: &[Column]) -> anyhow::Result<()> 
                 }
             }
             if rows.len() > 1 {
-                text.push_str(&show::summary(rows, columns, style));
+                text.push_str(&show::summary(rows, columns).render(style, |_| String::new()));
             }
             if !detailed {
                 text.extend(rows.iter().map(show::above));

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use terminal::page::{Frame, tick};
 
 const COLOURS: [&str; 8] = [
-    "#868e96", "#f08c00", "#1c7ed6", "#ae3ec9", "#2f9e44", "#e03131", "#0c8599", "#7048e8",
+    "#868e96", "#d97706", "#1c7ed6", "#ae3ec9", "#2f9e44", "#e03131", "#0c8599", "#7048e8",
 ];
 
 /// The colour of a policy, by its column.
@@ -18,9 +18,9 @@ pub fn colour(number: usize) -> &'static str {
 }
 
 const FRAME: Frame = Frame {
-    left: 60.0,
+    left: 52.0,
     top: 24.0,
-    width: 820.0,
+    width: 520.0,
     height: 130.0,
 };
 
@@ -34,7 +34,7 @@ pub fn latencies(row: &Row) -> Result<String, std::fmt::Error> {
     let all = || curves.iter().flatten().map(|&(decade, _)| decade);
     let first = all().fold(7.0, f64::min).floor().max(0.0);
     let last = all().fold(first + 1.0, f64::max).ceil().min(7.0);
-    let mut svg = String::from("<svg viewBox=\"0 0 900 182\" role=\"img\">");
+    let mut svg = String::from("<svg viewBox=\"0 0 600 182\" role=\"img\">");
     FRAME.title(&mut svg, "share of I/Os that took longer than …")?;
     for (number, label) in DECADES.iter().enumerate() {
         if (first..=last).contains(&(number as f64)) {
@@ -86,7 +86,7 @@ pub fn series(row: &Row) -> Result<String, std::fmt::Error> {
     let end_s = ((plan.warm_ns + plan.run_ns) as f64 / 1e9).max(step_s);
     let curves: Vec<Vec<f64>> = row.cells.iter().map(rates).collect();
     let most = curves.iter().flatten().copied().fold(1.0, f64::max);
-    let mut svg = String::from("<svg viewBox=\"0 0 900 182\" role=\"img\">");
+    let mut svg = String::from("<svg viewBox=\"0 0 600 182\" role=\"img\">");
     FRAME.title(&mut svg, "MB/s over time; dashes: something happens")?;
     let tick = tick(most);
     for number in 0..=(most / tick) as usize {
@@ -129,55 +129,75 @@ fn rates(cell: &Cell) -> Vec<f64> {
     series.chunks(chunk).map(rate).collect()
 }
 
-/// Over all scenarios: for each policy, from its best to its worst, how near it is to the bound;
-/// and in figures the mean, how many are at 95 % and more, and the worst.
+const PROFILE: Frame = Frame {
+    left: 52.0,
+    top: 34.0,
+    width: 460.0,
+    height: 270.0,
+};
+
+/// Over all scenarios: for each policy, from its best to its worst, how near it is to the bound.
 pub fn profile(rows: &[Row], columns: &[Column]) -> Result<String, std::fmt::Error> {
-    const ALL: Frame = Frame {
-        left: 52.0,
-        top: 34.0,
-        width: 460.0,
-        height: 270.0,
-    };
+    let mut svg = String::from("<svg viewBox=\"0 0 540 350\" role=\"img\">\n");
+    axes(&mut svg, rows.len())?;
+    for number in 0..columns.len() {
+        curve(&mut svg, number, &parts(rows, number))?;
+    }
+    svg.push_str("\n</svg>\n");
+    Ok(svg)
+}
+
+/// The same as a file of its own, with figures: the mean, how many are at 95 % and more, and the
+/// worst.
+pub fn profile_file(rows: &[Row], columns: &[Column]) -> Result<String, std::fmt::Error> {
     let mut svg = String::from(
-        "<svg viewBox=\"0 0 900 350\" role=\"img\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 900 350\" role=\"img\">\n\
          <style>text { font: 13px system-ui, sans-serif; fill: #343a40 } \
          .g { stroke: #868e96; stroke-opacity: .35 } \
          @media (prefers-color-scheme: dark) { text { fill: #dee2e6 } }</style>\n",
     );
-    let count = rows.len().max(1);
-    ALL.title(
-        &mut svg,
-        "% of the best that rules which know everything can do",
-    )?;
-    for percent in [0, 25, 50, 75, 100] {
-        let part = f64::from(percent) / 100.0;
-        ALL.row(&mut svg, part, &percent.to_string())?;
-    }
-    ALL.column(&mut svg, 0.0, "best")?;
-    ALL.column(&mut svg, 1.0, "worst")?;
-    let middle = format!("each policy's {count} scenarios, from its best to its worst");
-    let (x, y) = (ALL.x(0.5), ALL.y(0.0) + 32.0);
-    writeln!(
-        svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{middle}</text>"
-    )?;
+    axes(&mut svg, rows.len())?;
     heads(&mut svg)?;
     for (number, column) in columns.iter().enumerate() {
-        let mut parts: Vec<f64> = rows.iter().map(|row| row.cells[number].of_bound).collect();
-        parts.sort_by(|a, b| b.total_cmp(a));
-        let point = |(at, part): (usize, &f64)| ((at as f64 + 0.5) / count as f64, part.min(1.05));
-        let points: Vec<(f64, f64)> = parts.iter().enumerate().map(point).collect();
-        ALL.line(&mut svg, &points, colour(number))?;
+        let parts = parts(rows, number);
+        curve(&mut svg, number, &parts)?;
         figures(&mut svg, number, &column.name, &parts)?;
     }
     svg.push_str("\n</svg>\n");
     Ok(svg)
 }
 
-/// As [`profile`], as a file of its own.
-pub fn profile_file(rows: &[Row], columns: &[Column]) -> Result<String, std::fmt::Error> {
-    let name_space = "<svg xmlns=\"http://www.w3.org/2000/svg\"";
-    Ok(profile(rows, columns)?.replacen("<svg", name_space, 1))
+/// A policy's parts of the bound, best first.
+fn parts(rows: &[Row], column: usize) -> Vec<f64> {
+    let mut parts: Vec<f64> = rows.iter().map(|row| row.cells[column].of_bound).collect();
+    parts.sort_by(|a, b| b.total_cmp(a));
+    parts
+}
+
+fn axes(svg: &mut String, count: usize) -> std::fmt::Result {
+    const ALL: Frame = PROFILE;
+    let count = count.max(1);
+    ALL.title(svg, "% of the best that rules which know everything can do")?;
+    for percent in [0, 25, 50, 75, 100] {
+        let part = f64::from(percent) / 100.0;
+        ALL.row(svg, part, &percent.to_string())?;
+    }
+    ALL.column(svg, 0.0, "best")?;
+    ALL.column(svg, 1.0, "worst")?;
+    let middle = format!("each policy's {count} scenarios, from its best to its worst");
+    let (x, y) = (ALL.x(0.5), ALL.y(0.0) + 32.0);
+    writeln!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{middle}</text>"
+    )?;
+    Ok(())
+}
+
+fn curve(svg: &mut String, number: usize, parts: &[f64]) -> std::fmt::Result {
+    let count = parts.len().max(1) as f64;
+    let point = |(at, part): (usize, &f64)| ((at as f64 + 0.5) / count, part.min(1.05));
+    let points: Vec<(f64, f64)> = parts.iter().enumerate().map(point).collect();
+    PROFILE.line(svg, &points, colour(number))
 }
 
 /// Where the figures beside the profile end.
@@ -218,4 +238,32 @@ fn figures(svg: &mut String, number: usize, name: &str, parts: &[f64]) -> std::f
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::COLOURS;
+
+    /// Luminance as WCAG 2 defines it.
+    fn luminance(colour: &str) -> f64 {
+        let channel = |at: usize| {
+            let part = f64::from(u8::from_str_radix(&colour[at..at + 2], 16).unwrap()) / 255.0;
+            match part <= 0.04045 {
+                true => part / 12.92,
+                false => ((part + 0.055) / 1.055).powf(2.4),
+            }
+        };
+        0.2126 * channel(1) + 0.7152 * channel(3) + 0.0722 * channel(5)
+    }
+
+    /// Graphics need a contrast of 3 (WCAG 2, 1.4.11).
+    #[test]
+    fn colours_stand_out_on_light_and_dark_ground() {
+        for colour in COLOURS {
+            for ground in ["#ffffff", "#121212"] {
+                let [a, b] = [colour, ground].map(|it| luminance(it) + 0.05);
+                assert!(a.max(b) / a.min(b) >= 3.0, "{colour} on {ground}");
+            }
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! The result as one page that needs nothing else: bars against the bound, each path's share,
-//! latencies, and how it went over time where something happened.
+//! The result as one page that needs nothing else: figures and bars against the bound, each path's
+//! share, latencies, and how it went over time where something happened.
 //!
 //! # Contract
 //! Self-contained: the plots are inline SVG, nothing is loaded, and the same rows give the same
@@ -7,14 +7,22 @@
 use super::measure::{Cell, Column, Row};
 use super::plot::{self, colour};
 use super::show;
+use sim::Plan;
 use std::fmt::Write;
-use terminal::output::Style;
-use terminal::page::{self, escaped};
+use terminal::page::{self, escaped, wide};
+use terminal::units::{format_bytes, format_ns};
 
-const STYLE: &str = "\
-pre { overflow-x: auto; font-size: 12px; line-height: 1.35; }\n\
-.e { stroke: #e03131; stroke-opacity: .6; stroke-dasharray: 3 3; }\n\
-.t { fill: currentColor; fill-opacity: .08; }\n";
+const STYLE: &str = ".e { stroke: #e03131; stroke-opacity: .6; stroke-dasharray: 3 3; }\n";
+
+/// How the rules are called that found bounds, and the figures.
+const WORDS: &str = "\
+<p>The bound of a scenario is the best that rules which know everything could do; where I/Os come \
+at their own times, the least mean latency. <em>split 1:3</em>: these shares for each path; \
+<em>region</em>: each path has a part of the volume; <em>clairvoyant</em>: the path where the I/O \
+ends first. The limit is proven, and no run can exceed it by more than 1 %.</p>\n\
+<p><em>of bound</em>: in percent of the bound, as the bars. <em>p50</em>, <em>p99</em>: half and \
+99 % of the I/Os took no longer. <em>p99/static</em>: p99 as a multiple of that of the best fixed \
+shares. <em>share</em>: percent of the I/Os on each path, in the order of the paths.</p>\n";
 
 /// The page.
 ///
@@ -23,24 +31,25 @@ pre { overflow-x: auto; font-size: 12px; line-height: 1.35; }\n\
 pub fn page(rows: &[Row], columns: &[Column], seed: u64) -> anyhow::Result<String> {
     let mut page = String::new();
     writeln!(page, "<h1>Policies in simulated worlds, seed {seed}</h1>")?;
-    page.push_str(
-        "<p>The bound of a scenario is the best that rules which know everything could do; \
-         where I/Os come at their own times, the least mean latency. Bars are percent of it. \
-         Beside them: the 99 % latency as a multiple of the best static split's, and each path's \
-         share of the I/Os.</p>\n",
-    );
-    page.push_str(&plot::profile(rows, columns)?);
-    writeln!(
-        page,
-        "<pre>{}</pre>",
-        escaped(&show::summary(rows, columns, Style::PLAIN))
-    )?;
-    let link = |row: &Row| {
-        let name = escaped(&row.scenario.name);
-        format!("<a href=\"#{name}\">{name}</a>")
-    };
-    let links: Vec<String> = rows.iter().map(link).collect();
-    writeln!(page, "<p>{}</p>", links.join(" · "))?;
+    page.push_str(WORDS);
+    // Of one scenario there would be points instead of curves, and one line.
+    if rows.len() > 1 {
+        let key = |(number, column): (usize, &Column)| {
+            format!("{}{}", page::key(colour(number)), escaped(&column.name))
+        };
+        let keys: Vec<String> = columns.iter().enumerate().map(key).collect();
+        writeln!(page, "<p>{}</p>", keys.join(" &nbsp; "))?;
+        page.push_str(&wide(&plot::profile(rows, columns)?));
+        page.push_str("<p>Of each policy: <em>of bound / p99/static</em>.</p>\n");
+        let none = |_: usize| String::new();
+        page.push_str(&show::summary(rows, columns).html(none, none));
+        let link = |row: &Row| {
+            let name = escaped(&row.scenario.name);
+            format!("<a href=\"#{name}\">{name}</a>")
+        };
+        let links: Vec<String> = rows.iter().map(link).collect();
+        writeln!(page, "<p>{}</p>", links.join(" · "))?;
+    }
     for row in rows {
         scenario(&mut page, row)?;
     }
@@ -51,86 +60,59 @@ fn scenario(page: &mut String, row: &Row) -> anyhow::Result<()> {
     let it = &row.scenario;
     let (name, title) = (escaped(&it.name), escaped(&it.title));
     writeln!(page, "<h2 id=\"{name}\">{name}: {title}</h2>")?;
-    let bound = show::bound_lines(row);
-    writeln!(
-        page,
-        "<p>{}</p>",
-        escaped(bound.trim_end()).replace('\n', "<br>")
-    )?;
-    bars(page, row)?;
+    let lines = format!("{}{}", show::bound_lines(row), show::above(row));
+    let lines = escaped(lines.trim_end()).replace('\n', "<br>");
+    writeln!(page, "<p>{lines}<br>{}</p>", paths(&it.plan))?;
+    let policy = |number: usize| number.checked_sub(1);
+    let key = |number: usize| policy(number).map_or(String::new(), |it| page::key(colour(it)));
+    let bars = |number: usize| match policy(number) {
+        None => "<th class=\"w\">of bound</th><th class=\"w\">share of each path</th>".into(),
+        Some(it) => bars(&row.cells[it], colour(it)),
+    };
+    page.push_str(&show::table(row).html(key, bars));
     let any = |cell: &Cell| cell.tally.latencies.iter().any(|it| it.count() > 0);
     if row.cells.iter().any(any) {
-        page.push_str(&plot::latencies(row)?);
+        page.push_str(&wide(&plot::latencies(row)?));
     }
     if !it.plan.events.is_empty() {
-        page.push_str(&plot::series(row)?);
+        page.push_str(&wide(&plot::series(row)?));
     }
     Ok(())
 }
 
-/// Where the bars begin, and how long 100 % is; where the shares begin, and how long they are.
-const BARS: [usize; 2] = [290, 280];
-const SHARES: [f64; 2] = [710.0, 170.0];
-
-fn bars(page: &mut String, row: &Row) -> anyhow::Result<()> {
-    let height = 18 + 20 * row.cells.len();
-    let [left, whole] = BARS;
-    writeln!(page, "<svg viewBox=\"0 0 900 {height}\" role=\"img\">")?;
-    for (x, anchor, head) in [
-        (left + whole, "end", "bound"),
-        (left + whole + 60, "end", "%"),
-        (left + whole + 130, "end", "p99 ×"),
-        (SHARES[0] as usize, "start", "share of each path"),
-    ] {
-        write!(
-            page,
-            "<text x=\"{x}\" y=\"11\" text-anchor=\"{anchor}\">{head}</text>"
-        )?;
-    }
-    for (number, (column, cell)) in row.columns.iter().zip(&row.cells).enumerate() {
-        let (y, colour) = (18 + 20 * number, colour(number));
-        let width = (cell.of_bound.clamp(0.0, 1.05) * whole as f64).round();
-        writeln!(
-            page,
-            "<text x=\"0\" y=\"{}\">{}</text><rect class=\"t\" x=\"{left}\" y=\"{}\" \
-             width=\"{whole}\" \
-             height=\"14\"/><rect x=\"{left}\" y=\"{}\" width=\"{width}\" height=\"14\" \
-             fill=\"{colour}\"/><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{:.1}</text>\
-             <text x=\"{}\" y=\"{}\" text-anchor=\"end\">{:.2}</text>",
-            y + 12,
-            escaped(&column.name),
-            y + 2,
-            y + 2,
-            left + whole + 60,
-            y + 12,
-            100.0 * cell.of_bound,
-            left + whole + 130,
-            y + 12,
-            cell.p99_of_static.min(9999.0),
-        )?;
-        shares(page, cell, y + 2, colour)?;
-    }
-    let end = left + whole;
-    writeln!(
-        page,
-        "<path d=\"M{end} 15V{height}\" stroke=\"currentColor\"/></svg>"
-    )?;
-    Ok(())
+/// The paths, as far as they differ from a wire without a delay.
+fn paths(plan: &Plan) -> String {
+    let path = |(number, it): (usize, &sim::PathPlan)| {
+        let delay =
+            (it.delay_ns > 0).then(|| format!("{} each way", format_ns(it.delay_ns as f64)));
+        let rate = it.bytes_per_s;
+        let rate = (rate > 0).then(|| format!("{}/s", format_bytes(rate)));
+        let device = (plan.devices.len() > 1).then(|| format!("device {}", it.device));
+        let facts: Vec<String> = [delay, rate, device].into_iter().flatten().collect();
+        match facts.is_empty() {
+            true => format!("path {number}"),
+            false => format!("path {number}: {}", facts.join(", ")),
+        }
+    };
+    let all: Vec<String> = plan.paths.iter().enumerate().map(path).collect();
+    all.join("; ")
 }
 
-/// One bar, a shade for each path.
-fn shares(page: &mut String, cell: &Cell, y: usize, colour: &str) -> anyhow::Result<()> {
-    const SHADES: [&str; 4] = ["1", ".55", ".8", ".3"];
-    let [mut x, whole] = SHARES;
-    for (path, &share) in cell.tally.share().iter().enumerate() {
-        let width = whole * share as f64 / 1000.0;
-        write!(
-            page,
-            "<rect x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"14\" fill=\"{colour}\" \
-             fill-opacity=\"{}\"/>",
-            SHADES[path % SHADES.len()]
-        )?;
-        x += width;
-    }
-    Ok(())
+/// Cells of a policy: how near it is to the bound, and a shade for each path.
+fn bars(cell: &Cell, colour: &str) -> String {
+    const SHADES: [f64; 4] = [1.0, 0.55, 0.8, 0.3];
+    let bound = page::bar(colour, &[(cell.of_bound, 1.0, "of the bound".into())]);
+    let part = |(path, share): (usize, u64)| {
+        let name = format!("path {path}: {:.1} %", share as f64 / 10.0);
+        (share as f64 / 1000.0, SHADES[path % SHADES.len()], name)
+    };
+    let shares: Vec<_> = cell
+        .tally
+        .share()
+        .into_iter()
+        .enumerate()
+        .map(part)
+        .collect();
+    let shares = page::bar(colour, &shares);
+    format!("<td>{bound}</td><td>{shares}</td>")
 }

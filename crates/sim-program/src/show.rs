@@ -11,7 +11,7 @@ const LUCK: f64 = 0.005;
 
 /// The summary: per scenario the bound and how near it is to what is proven, and per policy
 /// "% of bound / p99 beside the best static split's".
-pub fn summary(rows: &[Row], columns: &[Column], style: Style) -> String {
+pub fn summary(rows: &[Row], columns: &[Column]) -> Table {
     let mut headings = vec!["scenario", "bound", "by", "of limit"];
     headings.extend(columns.iter().map(|column| column.name.as_str()));
     let mut table = Table::new(4, &headings);
@@ -48,7 +48,7 @@ pub fn summary(rows: &[Row], columns: &[Column], style: Style) -> String {
             table.row(cells);
         }
     }
-    table.render(style, |_| String::new())
+    table
 }
 
 /// Policies better than the bound by more than chance: then the search was too narrow. But its
@@ -98,6 +98,15 @@ pub fn details(row: &Row, style: Style) -> String {
         text.push_str("ana = merge: non-optimized paths are used beside optimized ones\n");
     }
     text.push_str(&bound_lines(row));
+    text.push_str(&table(row).render(style, |_| String::new()));
+    text.push_str(&above(row));
+    text.push_str(&beside::text(row, style));
+    text
+}
+
+/// What each policy came to in a scenario.
+pub fn table(row: &Row) -> Table {
+    let scenario = &row.scenario;
     let unit = if row.is_open() { "mean µs" } else { "MB/s" };
     let mut headings = vec![
         "policy",
@@ -131,10 +140,7 @@ pub fn details(row: &Row, style: Style) -> String {
         }
         table.row(line);
     }
-    text.push_str(&table.render(style, |_| String::new()));
-    text.push_str(&above(row));
-    text.push_str(&beside::text(row, style));
-    text
+    table
 }
 
 /// The latest of a thousand, and of all; second copies as a part of all I/Os, and of those the ones

@@ -2,27 +2,61 @@
 //!
 //! # Contract
 //! Nothing is loaded, and equal figures give equal bytes. Lines and letters take the page's own
-//! colour: readable on a light and on a dark ground.
+//! colour: readable on a light and on a dark ground. On a phone the page itself does not scroll
+//! sideways, and letters of plots stay as large as text.
 use std::fmt::{Result, Write};
 
+/// What is wider than a phone (plots, tables) scrolls in a box of its own (`wide`).
 const STYLE: &str = "\
 :root { color-scheme: light dark; }\n\
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; }\n\
-body { margin: 2rem auto; padding: 0 1rem; }\n\
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 1.5rem auto; }\n\
+body { padding: 0 1rem; overflow-wrap: anywhere; }\n\
+@media (prefers-color-scheme: dark) { html { background: #121212; color: #e6e6e6; } }\n\
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 0; }\n\
 p { margin: .3rem 0 .8rem; }\n\
-svg { display: block; max-width: 100%; height: auto; font: 12px system-ui, sans-serif; }\n\
-svg { margin: .4rem 0; }\n\
+.wide { overflow-x: auto; margin: .4rem 0 .8rem; }\n\
+svg { display: block; width: 100%; min-width: 34rem; max-width: 46rem; height: auto; }\n\
+svg { font: 13px system-ui, sans-serif; }\n\
 svg text { fill: currentColor; }\n\
-.g { stroke: currentColor; stroke-opacity: .15; }\n";
+.g { stroke: currentColor; stroke-opacity: .15; }\n\
+table { border-collapse: collapse; white-space: nowrap; font-size: 14px; }\n\
+table { font-variant-numeric: tabular-nums; }\n\
+th, td { padding: .1rem 1rem .1rem 0; text-align: right; }\n\
+th { border-bottom: 1px solid #8888; } .w { text-align: left; }\n\
+.key { display: inline-block; width: .8em; height: .8em; margin: 0 .4em 0 0; }\n\
+.bar { display: flex; width: 9rem; height: .9em; background: #8883; }\n";
 
 /// A whole page; `style`: rules of CSS beside those that all pages have.
 pub fn page(title: &str, style: &str, body: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
          <style>\n{STYLE}{style}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
     )
+}
+
+/// Something wider than a phone, in a box in which it scrolls.
+pub fn wide(inside: &str) -> String {
+    format!("<div class=\"wide\">{inside}</div>\n")
+}
+
+/// A square of a colour, before what has it in a plot.
+pub fn key(colour: &str) -> String {
+    format!("<span class=\"key\" style=\"background:{colour}\"></span>")
+}
+
+/// A bar of parts of its whole: the width of each (0…1), its opacity, and its name.
+pub fn bar(colour: &str, parts: &[(f64, f64, String)]) -> String {
+    let mut bar = String::from("<div class=\"bar\">");
+    for (width, opacity, name) in parts {
+        let width = 100.0 * width.clamp(0.0, 1.0);
+        bar.push_str(&format!(
+            "<span title=\"{}\" style=\"width:{width:.1}%;opacity:{opacity};\
+             background:{colour}\"></span>",
+            escaped(name)
+        ));
+    }
+    bar + "</div>"
 }
 
 /// Text as HTML.
@@ -30,6 +64,7 @@ pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 /// A round step of which three to seven make up `most`.
@@ -119,7 +154,7 @@ impl Frame {
 
 #[cfg(test)]
 mod tests {
-    use super::{escaped, tick};
+    use super::{bar, escaped, tick};
 
     #[test]
     fn ticks_are_round() {
@@ -129,6 +164,16 @@ mod tests {
 
     #[test]
     fn letters_with_a_meaning_are_escaped() {
-        assert_eq!(escaped("a<b & c>d"), "a&lt;b &amp; c&gt;d");
+        assert_eq!(escaped("a<b & \"c\">d"), "a&lt;b &amp; &quot;c&quot;&gt;d");
+    }
+
+    #[test]
+    fn bars_have_a_named_part_for_each_share() {
+        let bar = bar(
+            "#123456",
+            &[(0.25, 1.0, "fast".into()), (7.0, 0.5, "slow".into())],
+        );
+        assert!(bar.contains("title=\"fast\" style=\"width:25.0%"), "{bar}");
+        assert!(bar.contains("title=\"slow\" style=\"width:100.0%"), "{bar}");
     }
 }

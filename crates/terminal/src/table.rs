@@ -1,5 +1,6 @@
 //! Tables in plain text: words to the left, figures to the right.
 use crate::output::{Ink, Style};
+use crate::page::{escaped, wide};
 use comfy_table::CellAlignment::{Left, Right};
 use comfy_table::presets::NOTHING;
 
@@ -52,6 +53,28 @@ impl Table {
         };
         self.table.lines().enumerate().map(line).collect()
     }
+
+    /// The table in HTML. `before` stands before the first cell of a row (0 = headings), `tail` are
+    /// whole cells behind its last.
+    pub fn html(&self, before: impl Fn(usize) -> String, tail: impl Fn(usize) -> String) -> String {
+        let rows = self.table.header().into_iter().chain(self.table.row_iter());
+        let row = |(number, row): (usize, &comfy_table::Row)| {
+            let tag = if number == 0 { "th" } else { "td" };
+            let cell = |(at, cell): (usize, &comfy_table::Cell)| {
+                let class = if at < self.words { " class=\"w\"" } else { "" };
+                let before = if at == 0 {
+                    before(number)
+                } else {
+                    String::new()
+                };
+                format!("<{tag}{class}>{before}{}</{tag}>", escaped(&cell.content()))
+            };
+            let cells: String = row.cell_iter().enumerate().map(cell).collect();
+            format!("<tr>{cells}{}</tr>\n", tail(number))
+        };
+        let rows: String = rows.enumerate().map(row).collect();
+        wide(&format!("<table>\n{rows}</table>"))
+    }
 }
 
 #[cfg(test)]
@@ -76,5 +99,17 @@ mod tests {
              a longer one   2.5 %  30.1 ms\n\
              lost  why\n"
         );
+    }
+
+    #[test]
+    fn html_escapes_cells_and_keeps_what_stands_around_them() {
+        let mut table = Table::new(1, &["path", "share"]);
+        table.row(vec!["<fast>".into(), "97.5 %".into()]);
+        let html = table.html(|_| String::new(), |row| format!("<td>{row}</td>"));
+        assert!(
+            html.contains("<th class=\"w\">path</th><th>share</th><td>0</td>"),
+            "{html}"
+        );
+        assert!(html.contains("<td class=\"w\">&lt;fast&gt;</td><td>97.5 %</td><td>1</td>"));
     }
 }
