@@ -1,15 +1,15 @@
 //! The demo's result as one page that needs nothing else: plots, and the text.
 use super::cells::{Cell, Op, Outcome};
+use super::explain::explanations;
 use super::text::{self, range};
 use std::fmt::{self, Write};
-use terminal::output::Style;
-use terminal::page::{self, Frame, escaped, tick};
+use terminal::page::{self, Frame, escaped, tick, wide};
 use terminal::units::format_ns;
 
 const FRAME: Frame = Frame {
-    left: 64.0,
+    left: 52.0,
     top: 24.0,
-    width: 820.0,
+    width: 640.0,
     height: 340.0,
 };
 /// Of a policy's part of the width, that of one bar.
@@ -25,47 +25,77 @@ pub fn page(outcome: &Outcome) -> anyhow::Result<String> {
     body.push_str(&legend(
         "the optimum is the line above each bar, the thin line spans the rounds; figures are MiB/s",
     ));
-    body.push_str(&throughput(outcome)?);
+    body.push_str(&wide(&throughput(outcome)?));
     body.push_str("<h2>Latency</h2>\n");
     body.push_str(&legend(
         "from below: median (disc), 99 % (square), 99.9 % (triangle)",
     ));
-    body.push_str(&latency(outcome)?);
-    let text = text::text(outcome, Style::PLAIN);
-    body.push_str(&format!(
-        "<h2>Figures</h2>\n<pre>{}</pre>\n",
-        escaped(&text)
-    ));
-    Ok(page::page("braid demo", STYLE, &body))
+    body.push_str(&wide(&latency(outcome)?));
+    figures(&mut body, outcome);
+    Ok(page::page("braid demo", "", &body))
 }
 
-const STYLE: &str = "\
-pre { overflow-x: auto; }\n\
-.key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }\n";
+/// All figures, and what they say.
+fn figures(body: &mut String, outcome: &Outcome) {
+    let none = |_: usize| String::new();
+    body.push_str("<h2>Figures</h2>\n");
+    body.push_str(&paragraph(&text::heading(outcome)));
+    let checks = outcome.checks();
+    let too_far = |row: usize| match row.checked_sub(1).and_then(|row| checks.get(row)) {
+        Some((_, check)) if !check.holds() => cell(text::TOO_FAR),
+        _ => String::new(),
+    };
+    body.push_str(&text::alone(&checks).html(none, too_far));
+    let optimum = escaped(&text::optimum(outcome));
+    body.push_str(&wide(&format!("<pre>{optimum}</pre>")));
+    let behind = |row: usize| match row.checked_sub(1).and_then(|row| outcome.cells.get(row)) {
+        Some(of) if of.errors > 0 => cell(&text::failed(of)),
+        Some(of) => {
+            let part = outcome.of_optimum(of);
+            let bar = page::bar(colour(of.op), &[(part, 1.0, "of the optimum".into())]);
+            format!("<td>{bar}</td>")
+        }
+        None => String::new(),
+    };
+    body.push_str(&text::cells(outcome).html(none, behind));
+    let lines = text::copies(outcome).into_iter();
+    let lines = lines.chain(explanations(outcome));
+    let lines: String = lines
+        .map(|it| format!("<li>{}</li>\n", escaped(&it)))
+        .collect();
+    body.push_str(&format!("<ul>\n{lines}</ul>\n"));
+    if !outcome.machine_is_quiet() {
+        body.push_str(&paragraph(&text::busy(outcome)));
+    }
+}
+
+fn paragraph(text: &str) -> String {
+    format!("<p>{}</p>\n", escaped(text))
+}
+
+fn cell(text: &str) -> String {
+    format!("<td>{}</td>", escaped(text))
+}
 
 fn legend(note: &str) -> String {
-    let mut text = String::from("<p>");
-    for op in Op::ALL {
-        let _ = write!(
-            text,
-            "<span class=\"key\" style=\"background:{}\"></span>{}",
-            colour(op),
-            op.name()
-        );
-    }
-    let _ = writeln!(text, " &nbsp; {}</p>", escaped(note));
-    text
+    let keys = Op::ALL.map(|op| page::key(colour(op)) + op.name());
+    format!(
+        "<p>{} &nbsp; {}</p>\n",
+        keys.join(" &nbsp; "),
+        escaped(note)
+    )
 }
 
+/// Told apart on a light ground and on a dark one.
 fn colour(op: Op) -> &'static str {
     match op {
         Op::Read => "#4285c2",
-        Op::Write => "#e08228",
+        Op::Write => "#c96f14",
         Op::Mixed => "#54a24b",
     }
 }
 
-const SVG: &str = "<svg viewBox=\"0 0 900 400\" role=\"img\">";
+const SVG: &str = "<svg viewBox=\"0 0 700 400\" role=\"img\">";
 
 fn throughput(outcome: &Outcome) -> Result<String, fmt::Error> {
     let best = |cell: &Cell| outcome.optimum_mib_s(cell.op);
@@ -180,7 +210,8 @@ mod tests {
                 "{name}: two plots, a row, why"
             );
         }
-        assert!(page.contains("264.0  260–268  100 µs"));
+        assert!(page.contains("<td>264.0</td><td>260–268</td><td>100 µs</td>"));
+        assert!(page.contains("C: cap of fast, N: outstanding I/Os"));
         assert!(!page.contains("is busy"));
     }
 

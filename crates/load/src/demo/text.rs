@@ -1,7 +1,7 @@
 //! The demo's result for people.
-use super::cells::{Op, Outcome};
+use super::cells::{Cell, Op, Outcome};
 use super::explain::explanations;
-use super::model::{Figure, TOLERANCE};
+use super::model::{Check, Figure, TOLERANCE};
 use paths::hedges;
 use terminal::output::{Ink, Style};
 use terminal::table::Table;
@@ -13,20 +13,27 @@ const WRAP: usize = 100;
 
 /// Everything, to print.
 pub fn text(outcome: &Outcome, style: Style) -> String {
-    let mut text = String::new();
-    text.push_str(&heading(outcome));
-    text.push_str(&alone(outcome, style));
+    let mut text = heading(outcome);
+    text.push_str("\n\n");
+    let checks = outcome.checks();
+    text.push_str(&alone(&checks).render(style, |row| {
+        match row.checked_sub(1).and_then(|row| checks.get(row)) {
+            Some((_, check)) if !check.holds() => style.paint(Ink::Warning, TOO_FAR),
+            _ => String::new(),
+        }
+    }));
     text.push('\n');
     text.push_str(&optimum(outcome));
     text.push('\n');
-    text.push_str(&cells(outcome, style));
-    for cell in &outcome.cells {
-        let (stats, reads) = &cell.hedges;
-        if let Some(words) = hedges::words(&hedges::json(stats, *reads)) {
-            let (policy, op) = (cell.policy, cell.op.name());
-            let line = format!("{policy}, {op}: second copies: {words}.");
-            text.push_str(&paragraph("• ", &line, WRAP));
+    text.push_str(&cells(outcome).render(style, |row| {
+        match row.checked_sub(1).and_then(|row| outcome.cells.get(row)) {
+            Some(cell) if cell.errors > 0 => style.paint(Ink::Warning, &failed(cell)),
+            Some(cell) => style.bar(outcome.of_optimum(cell), BAR_CELLS),
+            None => String::new(),
         }
+    }));
+    for line in copies(outcome) {
+        text.push_str(&paragraph("• ", &line, WRAP));
     }
     text.push('\n');
     for line in explanations(outcome) {
@@ -41,8 +48,27 @@ pub fn text(outcome: &Outcome, style: Style) -> String {
     text
 }
 
+/// Behind a figure that is not as its model says.
+pub(super) const TOO_FAR: &str = "too far off";
+
+/// Behind a cell in which I/Os failed.
+pub(super) fn failed(cell: &Cell) -> String {
+    format!("{} I/Os failed", cell.errors)
+}
+
+/// Second copies of reads, of each cell that sent any.
+pub(super) fn copies(outcome: &Outcome) -> Vec<String> {
+    let line = |cell: &Cell| {
+        let (stats, reads) = &cell.hedges;
+        let words = hedges::words(&hedges::json(stats, *reads))?;
+        let (policy, op) = (cell.policy, cell.op.name());
+        Some(format!("{policy}, {op}: second copies: {words}."))
+    };
+    outcome.cells.iter().filter_map(line).collect()
+}
+
 /// Other work on the machine, as far as it was seen.
-fn busy(outcome: &Outcome) -> String {
+pub(super) fn busy(outcome: &Outcome) -> String {
     let mut seen = Vec::new();
     if let Some(waited) = outcome.waited {
         seen.push(format!(
@@ -87,12 +113,12 @@ fn busy(outcome: &Outcome) -> String {
 }
 
 /// The setup.
-fn heading(outcome: &Outcome) -> String {
+pub(super) fn heading(outcome: &Outcome) -> String {
     let setup = &outcome.setup;
     format!(
         "NVMe/TCP over loopback, one namespace, two paths: fast is capped at {:.0} MiB/s, \
          slow has no\ncap and {} more delay. Random {} I/O, {} outstanding, {} s per cell in\n{}. \
-         numa finds slow the nearest path; weighted-latency has a window of {}.\n\n",
+         numa finds slow the nearest path; weighted-latency has a window of {}.",
         setup.cap_mib_s(),
         format_ns(setup.slow_delay_ns as f64),
         format_bytes(setup.block.into()),
@@ -103,10 +129,10 @@ fn heading(outcome: &Outcome) -> String {
     )
 }
 
-fn alone(outcome: &Outcome, style: Style) -> String {
+/// Each path alone, against its model.
+pub(super) fn alone(checks: &[(Op, Check)]) -> Table {
     let mut table = Table::new(2, &["each path alone", "", "measured", "model", "off"]);
-    let checks = outcome.checks();
-    for (op, check) in &checks {
+    for (op, check) in checks {
         let (what, show): (_, fn(f64) -> String) = match check.figure {
             Figure::Latency => ("one at a time", |us| format_ns(us * 1e3)),
             Figure::Throughput => ("all at once", |mib_s| format!("{mib_s:.1} MiB/s")),
@@ -119,17 +145,16 @@ fn alone(outcome: &Outcome, style: Style) -> String {
             signed_percent(check.deviation()),
         ]);
     }
-    table.render(style, |row| {
-        match row.checked_sub(1).and_then(|row| checks.get(row)) {
-            Some((_, check)) if !check.holds() => style.paint(Ink::Warning, "too far off"),
-            _ => String::new(),
-        }
-    })
+    table
 }
 
-/// The optimum's formula, then its figures for each operation.
-fn optimum(outcome: &Outcome) -> String {
-    let mut text = "optimum = C + (N − C × t_fast ÷ block) × block ÷ t_slow\n".to_owned();
+/// The optimum's formula, its letters, and its figures for each operation.
+pub(super) fn optimum(outcome: &Outcome) -> String {
+    let mut text = "\
+optimum = C + (N − C × t_fast ÷ block) × block ÷ t_slow
+  C: cap of fast, N: outstanding I/Os, t: latency of one I/O alone on its path
+"
+    .to_owned();
     for op in Op::ALL {
         let formula = outcome.setup.formula(&outcome.alone(op));
         text.push_str(&format!("  {:<6} {formula}\n", op.name()));
@@ -137,7 +162,8 @@ fn optimum(outcome: &Outcome) -> String {
     text
 }
 
-fn cells(outcome: &Outcome, style: Style) -> String {
+/// What each policy came to.
+pub(super) fn cells(outcome: &Outcome) -> Table {
     let figures = [
         "MiB/s",
         "rounds",
@@ -163,15 +189,7 @@ fn cells(outcome: &Outcome, style: Style) -> String {
             percent(outcome.of_optimum(cell)),
         ]);
     }
-    table.render(style, |row| {
-        match row.checked_sub(1).and_then(|row| outcome.cells.get(row)) {
-            Some(cell) if cell.errors > 0 => {
-                style.paint(Ink::Warning, &format!("{} I/Os failed", cell.errors))
-            }
-            Some(cell) => style.bar(outcome.of_optimum(cell), BAR_CELLS),
-            None => String::new(),
-        }
-    })
+    table
 }
 
 /// So many rounds.
