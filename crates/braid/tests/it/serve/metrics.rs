@@ -26,7 +26,7 @@ fn engine(directory: &Path, keys: &str) -> Option<Process> {
 }
 
 /// Where the engine says that it serves metrics.
-fn address(engine: &mut Process) -> SocketAddr {
+pub fn address(engine: &mut Process) -> SocketAddr {
     // It may have said so before the volume was ready.
     let begins = "metrics: http://";
     if !engine.seen.contains(begins) {
@@ -51,7 +51,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn scrape(address: SocketAddr) -> String {
+pub fn scrape(address: SocketAddr) -> String {
     let answer = ask(connect(address), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     let (head, page) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -64,7 +64,7 @@ fn scrape(address: SocketAddr) -> String {
 }
 
 /// The value of the only sample that begins so.
-fn value(page: &str, sample: &str) -> f64 {
+pub fn value(page: &str, sample: &str) -> f64 {
     let mut lines = page.lines().filter(|it| it.starts_with(sample));
     let line = lines.next().unwrap_or_else(|| panic!("{sample}: {page}"));
     assert!(lines.next().is_none(), "{sample}: {page}");
