@@ -159,13 +159,11 @@ fn end(bar: Option<ProgressBar>) {
 
 fn show(text: &mut String, value: &Value, style: Style) -> std::fmt::Result {
     for volume in items(&value["volumes"]) {
-        let [name, state, actual] = ["name", "state", "actual"].map(|key| word(&volume[key]));
-        let shown = painted(style, state);
-        if state == actual {
-            writeln!(text, "{name}: {shown}")?;
-        } else {
-            let actual = painted(style, actual);
-            writeln!(text, "{name}: {shown} ({actual} but for maintenance)")?;
+        let (name, state) = (word(&volume["name"]), word(&volume["state"]));
+        let state = painted(style, state);
+        match maintenance::but_for(volume) {
+            None => writeln!(text, "{name}: {state}")?,
+            Some(actual) => writeln!(text, "{name}: {state} ({actual})")?,
         }
         if let Some(why) = volume["why"].as_str() {
             paragraph_at(text, "  ", why)?;

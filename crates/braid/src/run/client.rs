@@ -7,6 +7,7 @@ use super::call::{
 };
 use super::explain::ExplainArgs;
 use super::exports::ExportParams;
+use super::health::maintenance;
 use super::health::verb::{self, MaintenanceVerb};
 use super::ublk::attached::{AttachParams, DetachParams};
 use super::{live, stat};
@@ -807,6 +808,7 @@ fn list(text: &mut String, value: &Value, style: Style) -> std::fmt::Result {
         let words = [&volume["name"], &volume["state"], &volume["policy"]];
         let shown = |value: &Value| value.as_str().unwrap_or("-").to_owned();
         let mut row: Vec<String> = words.map(shown).into();
+        row[1].extend(maintenance::but_for(volume).map(|it| format!(" ({it})")));
         let ways = match number(&volume["legs"]) {
             0 => volume["paths"].to_string(),
             legs => format!("{legs} legs"),

@@ -89,8 +89,9 @@ pub fn show(text: &mut String, value: &Value, style: Style) -> Result {
         let (name, state) = (word(&volume["name"]), word(&volume["state"]));
         let policy = volume["policy"].as_str();
         let policy = policy.map_or(String::new(), |it| format!(", {it}"));
-        let state = painted(style, state);
-        writeln!(text, "{name}: {state}{policy}")?;
+        let (state, actual) = (painted(style, state), maintenance::but_for(volume));
+        let actual = actual.map_or(String::new(), |it| format!(" ({it})"));
+        writeln!(text, "{name}: {state}{actual}{policy}")?;
         if !volume["maintenance"].is_null() {
             let line = maintenance::line(&volume["maintenance"]);
             paragraph(text, "maintenance: ", &line)?;

@@ -254,6 +254,12 @@ impl Maintenance {
     }
 }
 
+/// For people: the state that something has without regard to maintenance, where that is another.
+pub fn but_for(of: &Value) -> Option<String> {
+    let actual = of["actual"].as_str()?;
+    (of["state"] != actual).then(|| format!("{actual} but for maintenance"))
+}
+
 /// For people: until when, and why.
 pub fn line(of: &Value) -> String {
     let until = match of["until_s"].as_u64() {

@@ -120,6 +120,8 @@ static FAMILIES: &[Family] = &[
         Texts(&[("kind", "/kind"), ("policy", "/policy")])),
     family!(Gauge "volume_state", "State of a volume, as braid check has it: 1, the others 0",
         None, Volume, State("/state", &HEALTH)),
+    family!(Gauge "volume_actual_state", "The same without regard to maintenance", None, Volume,
+        State("/actual", &HEALTH)),
     family!(Gauge "volume_size", "Size of a volume", BYTES, Volume, Number("/bytes")),
     family!(Gauge "volume_held_writes",
         "Writes held until a lost controller can no longer execute theirs", None, Volume,

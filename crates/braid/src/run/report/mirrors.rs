@@ -166,6 +166,7 @@ impl Report<'_> {
             "kind": "mirror",
             "mirror": superblock.map(|it| it.mirror.to_string()),
             "state": self.health(volume, View::Expected).name(),
+            "actual": self.health(volume, View::Actual).name(),
             "maintenance": self.maintenance(volume),
             "phase": it.map(|it| phase(&it.state)),
             "why": self.mirror_state(volume),

@@ -1,6 +1,7 @@
 //! Rows of `top`, from the difference of two answers of `stat`: volumes, paths or legs, and
 //! clients.
 use crate::hedges;
+use crate::run::health::maintenance;
 use crate::run::latency;
 use crate::run::stat::{self, lasting};
 use crate::units::{format_count, format_ns, short_bytes, short_count, significant};
@@ -176,7 +177,8 @@ fn volume(of: &Value, elapsed_s: Option<f64>) -> Row {
     let mut figures = sums.figures(elapsed_s);
     let held = of["waiting"]["held"].as_u64();
     figures.push(held.map(|it| it as f64));
-    let mut facts = vec![format!("policy {}", word(&of["policy"]))];
+    let mut facts: Vec<String> = maintenance::but_for(of).into_iter().collect();
+    facts.push(format!("policy {}", word(&of["policy"])));
     if is_mirror(of) {
         facts.extend(stat::held(of));
         facts.push("figures are sums over its legs".into());

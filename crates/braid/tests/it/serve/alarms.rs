@@ -311,6 +311,7 @@ fn maintenance_keeps_check_ok_until_it_ends() {
     pair.engine.signal(rustix::process::Signal::TERM);
     pair.engine.ended();
     pair.engine = engine(pair.directory.path());
+    pair.metrics = metrics::address(&mut pair.engine);
     comes(&pair, 0);
     for (verb, part) in [
         (&["check", "v0"][..], "under maintenance since 20"),
@@ -339,6 +340,23 @@ fn maintenance_keeps_check_ok_until_it_ends() {
     assert_eq!(pair.check().0, Some(2));
     maintenance(&["on", "v0"]);
     comes(&pair, 0);
+    for verb in ["list", "stat"] {
+        let output = pair.braid(&[verb, "-o", "json"], "c.sock");
+        let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let of = &shown["volumes"][0];
+        assert_eq!(
+            (&of["state"], &of["actual"]),
+            (&"ok".into(), &"down".into())
+        );
+        let text = pair.braid(&[verb], "c.sock").stdout;
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("ok (down but for maintenance)"), "{text}");
+    }
+    pair.metric("braid_volume_state{volume=\"v0\",state=\"ok\"}", 1.0);
+    pair.metric(
+        "braid_volume_actual_state{volume=\"v0\",state=\"down\"}",
+        1.0,
+    );
     maintenance(&["off", "v0"]);
     comes(&pair, 2);
 }
