@@ -2,9 +2,9 @@
 //!
 //! # Contract
 //! Its cores are those of `braid run`, without volumes: files and block devices are devices of the
-//! engine, and queues are spread over the cores. A thread tells of errors that clients were answered
-//! with. At the end the server takes the queues back, and then each core flushes its devices; one
-//! that never returns does not keep the server from ending.
+//! engine, and queues are spread over the cores. A thread tells of errors that clients got. At the
+//! end the server takes the queues back, and then each core flushes its devices; one that never
+//! returns does not keep the server from ending.
 use crate::{RunControl, RunEvent, RunMachine, Sender, notes, spawn};
 use broker::limits::STOP_NS;
 use broker::local::{Local, LocalNamespace};
