@@ -35,7 +35,8 @@ struct Unflushed {
 /// Reports between cores of unflushed writes.
 #[derive(Default)]
 struct Reports {
-    /// It was live since this core told the others whether it had any.
+    /// It was live since this core told the others whether it had any, or core 0 has heard that one
+    /// had.
     is_due: bool,
     /// It was lost, and not all cores have told yet whether they had any.
     is_awaited: bool,
@@ -82,6 +83,13 @@ impl CacheState {
     /// Another core has told whether it had any.
     pub(super) fn note_elsewhere(&mut self, unflushed: bool) {
         self.unflushed.is_elsewhere |= unflushed && !canary::has(Bug::LossOfOneCore);
+    }
+
+    /// The same on core 0, which tells all others, also where its own queue was never live: theirs
+    /// may have been.
+    pub(super) fn note_to_pass_on(&mut self, unflushed: bool) {
+        self.note_elsewhere(unflushed);
+        self.reports.is_due |= unflushed;
     }
 
     /// An engine before this one may have had such writes.

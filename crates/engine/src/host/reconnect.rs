@@ -163,12 +163,13 @@ impl Sessions<'_> {
                 unflushed,
             } => {
                 let (path, mut on) = self.path(at);
-                path.cache.note_elsewhere(unflushed);
                 if on.settings.core == 0 {
+                    path.cache.note_to_pass_on(unflushed);
                     let others = &mut path.session.comeback.others;
                     *others = others.saturating_sub(1);
                     return self.gone(at, now_ns);
                 }
+                path.cache.note_elsewhere(unflushed);
                 let was_awaited = path.cache.end_reports();
                 path.begin_bound(since_ns, &mut on);
                 if was_awaited {

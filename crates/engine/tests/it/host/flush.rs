@@ -348,6 +348,45 @@ fn t13_a_flush_waits_for_a_path_lost_with_writes_of_another_core_also_before_it_
     }
 }
 
+/// Runs in steps short enough to act within a handshake.
+fn until(fleet: &mut Fleet, mut over: impl FnMut(&Fleet) -> bool) {
+    let end_ns = fleet.world.now_ns + 5 * SECOND;
+    while !over(fleet) {
+        assert!(fleet.world.now_ns < end_ns, "it never came");
+        fleet.world.pass(MS / 1000);
+        fleet.step();
+    }
+}
+
+#[test]
+fn t13_a_core_hears_of_the_writes_of_another_also_where_core_0_was_never_live() {
+    let mut config = target(2);
+    config.subsystem.volatile_write_cache = true;
+    let limit = |it: &mut Recovery| it.flush_timeout_ns = 2 * SECOND;
+    let mut fleet = Fleet::with(3, 2, config, limit);
+    fleet.world.cut(HOST, 0);
+    until(&mut fleet, |it| it.states(P0)[0] == PathState::Reconnecting);
+    // The I/O queue of core 0 is connected, and nothing passes on it.
+    let io_queue = |it: &Fleet| it.world.nodes[HOST].conns.get(&1).map(|it| it.peer.is_some());
+    until(&mut fleet, |it| io_queue(it) == Some(true));
+    fleet.world.mute_queue(HOST, 0);
+    until(&mut fleet, |it| it.states(P0)[1] == PathState::Live);
+    assert_ne!(fleet.states(P0)[0], PathState::Live);
+    for slot in 0..2 {
+        let written = fleet.one(1, &write(slot, slot), SECOND);
+        assert_eq!(written, Some(Outcome::Done));
+    }
+    assert!(fleet.hosts[1].borrow().counters(0, P0).ios[1] > 0);
+    for node in fleet.nodes.clone() {
+        fleet.world.nodes[node].addresses[0] = Address::Refused;
+    }
+    let is_lost = |it: &Fleet| !it.states(P0).contains(&PathState::Live);
+    assert!(fleet.run(60 * SECOND, is_lost));
+    fleet.run(100 * MS, |_| false);
+    let flushed = fleet.one(2, &flush(0), 5 * SECOND);
+    assert_eq!(flushed, Some(Outcome::PathError));
+}
+
 #[test]
 fn t13_a_flush_does_not_wait_for_a_path_that_no_core_had_unflushed() {
     let mut fleet = two_cores();
