@@ -128,9 +128,19 @@ impl Service {
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
         let (_alone, volume) = self.alone_with(&params.volume, by)?;
-        let nbd = self.state().shown_export(volume, params)?;
+        let (nbd, is_stopped) = {
+            let state = self.state();
+            let nbd = state.shown_export(volume, params)?;
+            (nbd, state.is_stopped(&params.volume))
+        };
         self.edit(volume, false, |it| {
-            it.of.exports.retain(|it| it.nbd != nbd);
+            let exports = &mut it.of.exports;
+            // Of a stopped mirror several with any port have one text: one of them goes.
+            let first = exports.iter().position(|it| it.nbd == nbd);
+            match first.filter(|_| is_stopped) {
+                Some(first) => drop(exports.remove(first)),
+                None => exports.retain(|it| it.nbd != nbd),
+            }
             Ok(())
         })?;
         Ok(json!({"volume": params.volume, "export": params.export}))

@@ -278,6 +278,27 @@ fn stopped_mirror_keeps_its_exports_until_all_listen() {
     end(engine);
 }
 
+/// Two exports with any port have one text until they listen.
+#[test]
+fn one_of_two_exports_with_any_port_is_removed() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    place.told(&["mirror", "stop", "v0", "--force"]);
+    let any = "tcp:127.0.0.1:0";
+    for _ in 0..2 {
+        place.told(&["export", "add", "v0", any]);
+    }
+    place.told(&["export", "remove", "v0", any]);
+    place.told(&["mirror", "assemble", "v0"]);
+    let stat = place.told(&["stat", "v0"]);
+    let exports = stat["volumes"][0]["exports"].as_array().unwrap().clone();
+    let over_tcp = |it: &&serde_json::Value| !it["uri"].as_str().unwrap().contains(".sock");
+    assert_eq!(exports.iter().filter(over_tcp).count(), 1, "{exports:?}");
+    end(engine);
+}
+
 /// T55: two verbs begin while it is stopped. The second one finds it running.
 #[test]
 fn second_start_of_a_mirror_finds_it_running() {
