@@ -11,7 +11,7 @@ start_run() {
 
 # is STATE: of v0. Paths that these scripts lose again and again flap, which is no fault here.
 is() {
-    braid check v0 --socket $control -o json | jq -e --arg is "$1" '
-        if .state == "degraded" and ([.volumes[0].paths[] | .usable] | all) then "ok" else .state end
-        == $is' >/dev/null
+    [ "$(braid check v0 --socket $control -o json | jq -r '
+        if .state == "degraded" and ([.volumes[0].paths[] | .usable] | all) then "ok"
+        else .state end')" = "$1" ]
 }
