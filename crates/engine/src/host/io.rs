@@ -83,7 +83,7 @@ impl Path {
 
     #[cold]
     fn warn_of_stall(&self, latency_ns: u64, on: &mut PathContext<'_>) {
-        on.warn(self, &report::stall(latency_ns));
+        on.report_trouble(self, &report::stall(latency_ns));
     }
 }
 
@@ -267,7 +267,7 @@ impl VolumeIo<'_> {
             let io = &self.on.ios.get(index).io;
             let why = report::past_end(io.offset, io.length, ready.info.bytes);
             let (path, mut on) = self.path(at);
-            on.warn(path, &why);
+            on.report_trouble(path, &why);
         }
     }
 

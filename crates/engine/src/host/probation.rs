@@ -275,10 +275,15 @@ impl VolumeIo<'_> {
         path.suspect(&self.on.ios);
         path.errors.has_damaged = why == Why::Errors && path.is_damaging(now_ns);
         let (path, mut on) = self.path(at);
+        let is_told_to_cores = path.address().is_some();
         if !path.probing.stays_out {
-            on.warn(path, report::on_probation(path, why));
+            let line = report::on_probation(path, why);
+            match is_told_to_cores {
+                true => on.warn(path, line),
+                false => on.report_trouble(path, line),
+            }
         }
-        if path.address().is_some() {
+        if is_told_to_cores {
             on.out.tell_cores(path.news(PathEvent::Sick(why)));
         }
         self.on.out.wake_by(now_ns);

@@ -372,7 +372,7 @@ fn a02_a_stalling_path_is_warned_of_once_in_a_while() {
     rig.load(&mut load, 20 * SECOND);
     assert_eq!(load.errors(), 0);
     let warnings = rig.events.iter().filter_map(|event| match event {
-        HostEvent::Warning(0, line) => Some(line),
+        HostEvent::Trouble(0, line) => Some(line),
         _ => None,
     });
     let warnings: Vec<_> = warnings.collect();

@@ -83,7 +83,7 @@ fn t33_a_shrunk_volume_refuses_what_is_beyond_by_name_at_once() {
     rig.world.pass(100 * MS);
     assert_eq!(resized(&mut rig), [BYTES / 2]);
     let warning = |event: &HostEvent| match event {
-        HostEvent::Warning(0, line) => line.contains(&format!("4096 bytes at {}", BYTES - 4096)),
+        HostEvent::Trouble(0, line) => line.contains(&format!("4096 bytes at {}", BYTES - 4096)),
         _ => false,
     };
     assert!(rig.events.iter().any(warning), "{:?}", rig.events);
