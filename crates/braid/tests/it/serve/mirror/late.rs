@@ -237,7 +237,7 @@ fn file_of_a_volume_that_comes_late_is_opened() {
     assert!(engine.says("v1: ready").is_some());
     wait_until(|| place.path("c.sock").exists().then_some(()));
     let check = place.ask(&["check"]);
-    let text = String::from_utf8_lossy(&check.stdout);
+    let text = one_line(&check.stdout);
     assert_eq!(check.status.code(), Some(2), "{text}");
     assert!(
         text.contains("not there since the start, and tried again"),
