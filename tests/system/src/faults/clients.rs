@@ -147,7 +147,7 @@ impl Deaths<'_> {
         self.over.load(Ordering::Relaxed) || stop::check().is_err()
     }
 
-    /// What the engine holds before and after, writes by NBD, and commands of the dead.
+    /// Returns how much the engine holds before and after, writes by NBD, and commands of the dead.
     fn all(&self, common: &Common, clients: u64) -> Result<(Table, u64, u64)> {
         let start = |name: &str| {
             let socket = self.stage.path(&format!("{name}.sock"));
