@@ -104,7 +104,7 @@ pub fn details(row: &Row, style: Style) -> String {
     text
 }
 
-/// What each policy came to in a scenario.
+/// Results of each policy in a scenario.
 pub fn table(row: &Row) -> Table {
     let scenario = &row.scenario;
     let unit = if row.is_open() { "mean µs" } else { "MB/s" };

@@ -6,7 +6,7 @@
 //! sideways, and letters of plots stay as large as text.
 use std::fmt::{Result, Write};
 
-/// What is wider than a phone (plots, tables) scrolls in a box of its own (`wide`).
+/// Plots and tables, which are wider than a phone, scroll in boxes of their own (`wide`).
 const STYLE: &str = "\
 :root { color-scheme: light dark; }\n\
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 1.5rem auto; }\n\
@@ -30,8 +30,8 @@ th { border-bottom: 1px solid #8888; } .w { text-align: left; }\n\
 pub fn page(title: &str, style: &str, body: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
-         <style>\n{STYLE}{style}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}{style}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
     )
 }
 
@@ -68,7 +68,11 @@ pub fn escaped(text: &str) -> String {
 }
 
 /// A round step of which three to seven make up `most`.
+///
+/// # Panics
+/// If `most` is no number.
 pub fn tick(most: f64) -> f64 {
+    assert!(most.is_finite(), "an axis up to {most}");
     let mut tick = 1.0;
     for factor in [2.0, 2.5, 2.0].iter().cycle() {
         if most / tick < 7.0 {

@@ -162,7 +162,7 @@ optimum = C + (N − C × t_fast ÷ block) × block ÷ t_slow
     text
 }
 
-/// What each policy came to.
+/// Results of each policy.
 pub(super) fn cells(outcome: &Outcome) -> Table {
     let figures = [
         "MiB/s",

@@ -367,7 +367,12 @@ fn t13_a_core_hears_of_the_writes_of_another_also_where_core_0_was_never_live() 
     fleet.world.cut(HOST, 0);
     until(&mut fleet, |it| it.states(P0)[0] == PathState::Reconnecting);
     // The I/O queue of core 0 is connected, and nothing passes on it.
-    let io_queue = |it: &Fleet| it.world.nodes[HOST].conns.get(&1).map(|it| it.peer.is_some());
+    let io_queue = |it: &Fleet| {
+        it.world.nodes[HOST]
+            .conns
+            .get(&1)
+            .map(|it| it.peer.is_some())
+    };
     until(&mut fleet, |it| io_queue(it) == Some(true));
     fleet.world.mute_queue(HOST, 0);
     until(&mut fleet, |it| it.states(P0)[1] == PathState::Live);
