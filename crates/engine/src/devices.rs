@@ -141,7 +141,8 @@ impl<'a> BackEnds<'a> {
     pub fn flush_losses(self, device: DeviceId) -> u32 {
         match BackEnd::of(device) {
             BackEnd::Multipath(volume) => self.host.volume(volume).map_or(0, Volume::flush_losses),
-            BackEnd::Mirror(_) | BackEnd::Local(_) => self.times_given_up(device),
+            BackEnd::Mirror(place) => self.mirror(place).map_or(0, MirrorDevice::flush_losses),
+            BackEnd::Local(_) => 0,
         }
     }
 

@@ -113,6 +113,14 @@ impl MirrorDevice {
         }
     }
 
+    /// See [`Volume::flush_losses`](crate::host::Volume::flush_losses).
+    pub fn flush_losses(&self) -> u32 {
+        match &self.phase {
+            Phase::Running(it) => it.machine.flush_losses(),
+            _ => 0,
+        }
+    }
+
     /// See [`Multipath::flush_failed_for`](crate::host::Multipath::flush_failed_for).
     pub fn flush_failed_for(&mut self, is_acknowledged: bool) {
         if let Some(it) = self.running() {

@@ -24,6 +24,8 @@ use block::Range;
 pub(super) struct Loss {
     /// Losses reported by the last leg in sync.
     reported_total: u32,
+    /// Changes with each of them, and with each flush of a user that fails for an earlier one.
+    flush_losses: u32,
     /// A flush of a user has failed for it, and it is not known whether its client got that.
     reported: Option<Outcome>,
     /// The next flush fails for it.
@@ -39,6 +41,7 @@ impl Loss {
     /// or the mirror's own.
     fn report(&mut self, is_of_user: bool, outcome: Outcome) {
         self.reported_total = self.reported_total.wrapping_add(1);
+        self.flush_losses = self.flush_losses.wrapping_add(1);
         match is_of_user {
             true => self.reported = Some(outcome),
             false => self.unreported = Some(outcome),
@@ -60,6 +63,9 @@ impl Loss {
         match self.unreported {
             Some(loss) if outcome.is_done() => {
                 (self.reported, self.unreported) = (Some(loss), None);
+                // The front end must see that this failure is a loss, which no client may repeat:
+                // one that came after the loss knows its count.
+                self.flush_losses = self.flush_losses.wrapping_add(1);
                 loss
             }
             _ => outcome,
@@ -79,6 +85,11 @@ impl Mirror {
     /// not done yet is not known to be whole.
     pub fn times_given_up(&self) -> u32 {
         self.loss.reported_total
+    }
+
+    /// Changes with every loss that flushes of users fail for.
+    pub fn flush_losses(&self) -> u32 {
+        self.loss.flush_losses
     }
 
     /// A flush has failed, and its client got that (`is_acknowledged`), or had gone before.

@@ -16,6 +16,8 @@ pub struct QueueClient {
     ended: Vec<Ended>,
     /// Of its next commands; by default [`QUEUE_NAMESPACE`](crate::nvme_server::rig).
     pub namespace: u32,
+    /// It does not get the ends of its commands any more.
+    pub has_gone: bool,
 }
 
 impl QueueClient {
@@ -78,7 +80,7 @@ impl QueueClient {
             let bytes = &arena[read.at as usize..][..read.len as usize];
             self.ended
                 .push((done.tag as u16, done.status, bytes.to_vec()));
-            core.release_queue_command(done.id, true);
+            core.release_queue_command(done.id, !self.has_gone);
         }
     }
 

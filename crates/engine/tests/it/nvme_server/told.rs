@@ -1,12 +1,17 @@
 //! Hosts that are told that acknowledged writes may be lost with a controller's cache (T13).
 use super::common::{Address, BLOCK, HOST, MS, P0, SECOND, io, remove_by_force};
-use super::rig::{Below, GUEST, Rig, Setup};
+use super::rig::{Below, GUEST, QUEUE, Rig, Setup, to};
+use crate::matrix::queue::QueueClient;
+use crate::matrix::stage::{Op, at, pattern};
 use engine::export::{ExportControl, ExportEvent};
-use engine::host::{HostEvent, Io, IoOp, Recovery};
+use engine::host::{Change, HostControl, HostEvent, Io, IoOp, Recovery};
+use engine::limits::EXPORTS_MAX;
+use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
 use engine::{ConnId, Machine};
 use multipath::Outcome;
 use nbd::client::CommandError;
 use nbd::{Errno, Kind, Request};
+use nvme::wire::Status;
 use nvme::wire::fabrics::{Property, property};
 use nvme::wire::pdu::{Framing, PduType};
 
@@ -159,4 +164,78 @@ fn t13_flush_that_waits_for_a_slot_while_writes_are_given_up_fails() {
     assert_eq!(ended.result, Err(CommandError::Server(Errno::Io)));
     let ended = rig.nbd(client, Kind::Flush, (0, 0), &[]);
     assert_eq!(ended.result, Ok(()));
+}
+
+/// The end of a queue's command.
+fn end(rig: &mut Rig, client: &mut QueueClient, number: u16) -> Result<Vec<u8>, Status> {
+    for _ in 0..100 {
+        client.exchange(rig);
+        if client.has_ended(number) {
+            return client.end(number);
+        }
+        rig.pass(SECOND);
+    }
+    panic!("command {number} never ended");
+}
+
+/// A mirror whose last leg in sync has lost acknowledged writes: the flush of a queue failed for
+/// that, and its client had gone before. No host has connected yet.
+fn lost_by_last_leg() -> Rig {
+    let mut rig = Rig::new(Setup::over(Below::MirrorOfPaths));
+    rig.world.nodes[GUEST].addresses = vec![Address::Refused; 2];
+    let core = rig.core.clone();
+    let mirror = || core.borrow().mirror(MIRRORS_FROM).unwrap();
+    rig.until(60 * SECOND, |_| mirror().state == MirrorState::Running);
+    rig.lose(2..4);
+    let mut client = QueueClient::default();
+    for number in 0..8 {
+        let block = number.into();
+        let bytes = pattern(block, 1, 1);
+        client.start(&mut rig, number, Op::Write, (at(block), BLOCK), &bytes);
+    }
+    rig.until(60 * SECOND, |_| {
+        mirror().legs[1].status != LegStatus::InSync
+    });
+    for number in 0..8 {
+        assert_eq!(end(&mut rig, &mut client, number), Ok(Vec::new()));
+    }
+    rig.control(ExportControl::Host(HostControl::Change {
+        ticket: 1,
+        change: Change::FailPath(0, P0, true),
+        wait_ns: 0,
+    }));
+    client.start(&mut rig, 9, Op::Flush, (0, 0), &[]);
+    core.borrow_mut().shut_queue(QUEUE);
+    client.has_gone = true;
+    assert!(end(&mut rig, &mut client, 9).is_err());
+    rig
+}
+
+/// With a status that may be repeated its second flush would hide the loss.
+#[test]
+fn t13_queue_that_came_after_a_loss_may_not_repeat() {
+    let (mut rig, mut client) = (lost_by_last_leg(), QueueClient::default());
+    let late = QUEUE + 1;
+    let gone = Box::new(|| false);
+    rig.core.borrow_mut().open_queue(late, "late".into(), gone);
+    let mut flush = || {
+        client.start_on(&mut rig, late, 9, (Op::Flush, (0, 0), &[]));
+        end(&mut rig, &mut client, 9)
+    };
+    assert_eq!(flush(), Err(Status::WRITE_FAULT.with_dnr()));
+    assert_eq!(flush(), Ok(Vec::new()), "once");
+}
+
+/// A host repeats a flush that ends with the status of a path.
+#[test]
+fn t13_host_that_came_after_a_loss_may_not_repeat() {
+    let mut rig = lost_by_last_leg();
+    rig.world.nodes[GUEST].addresses = vec![to(HOST, EXPORTS_MAX); 2];
+    rig.until(60 * SECOND, |rig| rig.info().is_some());
+    assert_eq!(rig.one(&flush(), 1), Outcome::MediaError);
+    let again = Io {
+        cookie: 41,
+        ..flush()
+    };
+    assert_eq!(rig.one(&again, 1), Outcome::Done, "once");
 }
