@@ -12,7 +12,8 @@
 //! * [`Kind::Flapping`]: [`Limits::flaps`] losses within [`Limits::flap_window_ns`]; it ends once
 //!   no loss is so recent
 //! * [`Kind::LateKeepAlive`]: [`LATE_TO_BEGIN`] answers in a row later than
-//!   [`Limits::keep_alive_ns`]; it ends after [`TIMELY_TO_END`] timely ones
+//!   [`Limits::keep_alive_ns`]; it ends after [`TIMELY_TO_END`] timely ones,
+//!   or [`ANSWERS_OLD_NS`] without one
 //!
 //! # Contract
 //! Times are of one monotonic clock, ns (T42): a wall clock that jumps changes nothing. After each
@@ -48,6 +49,8 @@ pub const ERRORS_WELL_NS: u64 = 60_000_000_000;
 pub const LATE_TO_BEGIN: u8 = 2;
 /// Timely answers in a row.
 pub const TIMELY_TO_END: u8 = 3;
+/// After so long without an answer the last ones say nothing any more.
+pub const ANSWERS_OLD_NS: u64 = 60_000_000_000;
 /// Ended conditions that are kept.
 pub const ENDED_MAX: usize = 64;
 /// Most losses of a path that are counted.
@@ -300,10 +303,13 @@ struct Answers {
     took_ns: u64,
     late_in_a_row: u8,
     timely_in_a_row: u8,
+    /// When the last one was reported, ns.
+    at_ns: u64,
 }
 
 impl Answers {
-    fn add(&mut self, took_ns: u64, limit_ns: u64) {
+    fn add(&mut self, took_ns: u64, limit_ns: u64, now_ns: u64) {
+        self.at_ns = now_ns;
         if took_ns > limit_ns {
             self.took_ns = took_ns;
             self.late_in_a_row = self.late_in_a_row.saturating_add(1);
@@ -356,7 +362,8 @@ impl Alarms {
             && self.limits.keep_alive_ns > 0
         {
             let took_ns = took_ns.saturating_sub(late_ns);
-            it.keep_alive.add(took_ns, self.limits.keep_alive_ns);
+            it.keep_alive
+                .add(took_ns, self.limits.keep_alive_ns, now_ns);
         }
         self.judge_by(now_ns.saturating_add(COLLECT_NS));
     }
@@ -402,7 +409,7 @@ impl Alarms {
                 (Kind::Slow, slow),
                 (Kind::Errors, it.judge_errors(&limits, now_ns)),
                 (Kind::Flapping, it.judge_flaps(&limits, now_ns)),
-                (Kind::LateKeepAlive, it.judge_answers(&limits)),
+                (Kind::LateKeepAlive, it.judge_answers(&limits, now_ns)),
             ] {
                 let holds = it.alarms.get_mut(&kind);
                 match (verdict, holds) {
@@ -532,10 +539,12 @@ impl Watched {
         }
     }
 
-    fn judge_answers(&self, limits: &Limits) -> Verdict {
+    fn judge_answers(&self, limits: &Limits, now_ns: u64) -> Verdict {
         let it = &self.keep_alive;
         let limit_ns = limits.keep_alive_ns;
-        if limit_ns == 0 || it.timely_in_a_row >= TIMELY_TO_END {
+        // With traffic-based keep-alive none is sent under load.
+        let is_old = now_ns.saturating_sub(it.at_ns) >= ANSWERS_OLD_NS;
+        if limit_ns == 0 || it.timely_in_a_row >= TIMELY_TO_END || is_old {
             return Verdict::Ends;
         }
         match it.late_in_a_row >= LATE_TO_BEGIN {
@@ -560,6 +569,8 @@ impl Watched {
         let flaps = last_ns.filter(|_| self.holds(Kind::Flapping));
         let flaps = flaps.map(|at_ns| at_ns.saturating_add(limits.flap_window_ns));
         let slow = self.series.iter().filter_map(Series::idle_end_ns).min();
-        [errors, flaps, slow].into_iter().flatten().min()
+        let answers = self.holds(Kind::LateKeepAlive);
+        let answers = answers.then(|| self.keep_alive.at_ns.saturating_add(ANSWERS_OLD_NS));
+        [errors, flaps, slow, answers].into_iter().flatten().min()
     }
 }

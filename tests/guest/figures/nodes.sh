@@ -8,7 +8,6 @@
 . ./exported.sh
 modprobe nbd nbds_max=1
 modprobe loop
-modprobe fuse
 modprobe ublk_drv
 load_host
 two_ports mem:64MiB

@@ -31,6 +31,7 @@ use crate::control::server::Caller;
 use crate::mirror::same::Storage;
 use crate::uri::PathUri;
 use crate::uri::discovery::in_words;
+use engine::alarms::Subject;
 use engine::host::{Change, PathConfig, PathState};
 use policy::PathIndex;
 use serde_json::{Value, json};
@@ -335,6 +336,8 @@ impl Service {
         };
         it.part(path);
         drop(state);
+        // Not before: a removal may be taken back, and its path is as slow then as it was.
+        self.health.end_alarms(Subject { volume, path });
         self.mark_paths(volume);
     }
 

@@ -48,7 +48,7 @@ use crate::units::{format_bytes, format_ns};
 use cores::{ClientChange, ClientOf, PathChange};
 use engine::alarms::Subject;
 use engine::export::ExportControl;
-use engine::host::{PathState, VolumeInfo};
+use engine::host::VolumeInfo;
 use engine::mirror::MIRRORS_FROM;
 use nvme::host::HostIdentity;
 use policy::{Hedging, Knobs, PathIndex, Policy};
@@ -404,8 +404,7 @@ impl Service {
     /// No export listens any more.
     pub fn close(&self) {
         self.metrics.close();
-        // While the cores serve what the stop of a device waits for.
-        self.close_nodes();
+        // First: verbs that wait for the end of clients give up, and with them the lock of nodes.
         let mut state = self.state();
         state.closed = true;
         state.exports.clear();
@@ -414,6 +413,8 @@ impl Service {
         self.news.notify_all();
         self.discovery.close();
         drop(state);
+        // While the cores serve what the stop of a device waits for.
+        self.close_nodes();
         self.events
             .emit(Event::new(Kind::Engine, "stopping").from("running"));
         self.watch.end();
@@ -504,9 +505,6 @@ impl Service {
             volume: change.volume,
             path: change.path,
         };
-        if change.to == PathState::Removed {
-            self.health.end_alarms(subject);
-        }
         let names = {
             let state = self.state();
             let it = state.volumes.get(change.volume);

@@ -49,6 +49,8 @@ const SLOW_ALONE: u64 = 5;
 const LASTS_NS: u64 = 2_000_000_000;
 const LASTS_ALONE_NS: u64 = 10_000_000_000;
 const ROUNDS: u32 = 3;
+/// Rounds further apart are not in a row: twice as long as the samples of one may take.
+const STREAK_GAP_NS: u64 = 2 * SAMPLES_NS;
 /// For so long it has to be well again.
 const WELL_NS: u64 = 2_500_000_000;
 /// A series without I/O for so long is not slow any more: nothing shows it.
@@ -180,18 +182,22 @@ struct Streak {
     slow: bool,
     rounds: u32,
     from_ns: u64,
+    last_ns: u64,
 }
 
 impl Streak {
     /// For how long rounds are of this kind, if there are enough.
     fn add(&mut self, slow: bool, now_ns: u64) -> Option<u64> {
-        if self.slow != slow || self.rounds == 0 {
+        let is_broken = now_ns.saturating_sub(self.last_ns) > STREAK_GAP_NS;
+        if self.slow != slow || self.rounds == 0 || is_broken {
             *self = Self {
                 slow,
                 rounds: 0,
                 from_ns: now_ns,
+                last_ns: now_ns,
             };
         }
+        self.last_ns = now_ns;
         self.rounds = self.rounds.saturating_add(1);
         (self.rounds >= ROUNDS).then(|| now_ns.saturating_sub(self.from_ns))
     }

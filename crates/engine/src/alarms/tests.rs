@@ -319,6 +319,42 @@ fn two_losses_are_no_flapping_and_two_late_answers_are_late() {
 }
 
 #[test]
+fn late_answers_are_forgotten_where_a_busy_path_is_asked_no_more() {
+    let mut it = World::new();
+    it.run(2 * S, |_| PathWindow {
+        keep_alive_ns: Some(600 * MS),
+        ..reads(40, MS)
+    });
+    let began = core::mem::take(&mut it.changes);
+    assert!(!began.is_empty() && began.iter().all(|it| it.ended_ns.is_none()));
+    let asked_ns = it.now_ns;
+    it.run(59 * S, |_| reads(40, MS));
+    assert_eq!(it.changes, []);
+    it.run(3 * S, |_| reads(40, MS));
+    assert_eq!(it.changes.len(), began.len());
+    let ended = it.changes.iter().map(|it| it.ended_ns.unwrap_or(0));
+    assert!(ended.min() >= Some(asked_ns + ANSWERS_OLD_NS));
+}
+
+#[test]
+fn slow_rounds_with_long_rests_between_them_are_no_alarm() {
+    let mut it = World::learnt();
+    for _ in 0..6 {
+        let mut first = true;
+        it.run(60 * S, |subject| {
+            if subject.path != PathIndex(0) {
+                return reads(40, MS);
+            }
+            match core::mem::take(&mut first) {
+                true => reads(40, 200 * MS),
+                false => PathWindow::default(),
+            }
+        });
+    }
+    assert_eq!(it.changes, []);
+}
+
+#[test]
 fn no_alarm_where_all_paths_or_the_core_are_late() {
     for late_ns in [0, 80 * MS] {
         let mut it = World::learnt();

@@ -46,7 +46,7 @@ const LINKS: [(&str, &str); 7] = [
     ("fsck.ext4", "e2fsck"),
 ];
 /// Modules that scripts may load; what they depend on comes with them.
-const MODULES: [&str; 27] = [
+const MODULES: [&str; 26] = [
     "nvme-tcp",
     "nvmet-tcp",
     "nvme",
@@ -54,7 +54,6 @@ const MODULES: [&str; 27] = [
     "null_blk",
     "loop",
     "nbd",
-    "fuse",
     "ublk_drv",
     "ext4",
     "xfs",

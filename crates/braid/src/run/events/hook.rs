@@ -19,8 +19,10 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 use tracing::Level;
 
@@ -30,6 +32,15 @@ const RUN_MAX: Duration = Duration::from_secs(10);
 const END_MAX: Duration = Duration::from_secs(2);
 /// So much is kept of the last that a program has written.
 const SAID_MAX: usize = 512;
+/// How long the end of a killed program is waited for.
+const KILLED_WAIT: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+/// So many killed programs may be held up in the system; with more, the next one waits.
+const HELD_UP_MAX: usize = 2;
+/// Killed programs that are held up.
+static HELD_UP: AtomicUsize = AtomicUsize::new(0);
 /// Kind of lines about it.
 const LINES: &str = "the hook";
 
@@ -209,9 +220,29 @@ fn run_one(
     if !matches!(ended, Ok((Ended::Exited(_), _))) {
         // Its group has its number, and exists until it has been waited for.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-        child.wait()?;
+        reap(child)?;
     }
     ended
+}
+
+/// Waits for a program that was killed. One that is held up in the system, as by a file system that
+/// hangs, holds no other hook up.
+fn reap(mut child: Child) -> io::Result<()> {
+    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let mut ready = [PollFd::new(&process, PollFlags::IN)];
+    let is_over = poll(&mut ready, Some(&KILLED_WAIT))? > 0;
+    if is_over || HELD_UP.fetch_add(1, Ordering::Relaxed) >= HELD_UP_MAX {
+        if !is_over {
+            HELD_UP.fetch_sub(1, Ordering::Relaxed);
+        }
+        return child.wait().map(drop);
+    }
+    let waits = move || {
+        let _ = child.wait();
+        HELD_UP.fetch_sub(1, Ordering::Relaxed);
+    };
+    thread::Builder::new().name("hook".into()).spawn(waits)?;
+    Ok(())
 }
 
 /// Starts a program that is no I/O flusher, as the threads of the engine are: it would take memory
