@@ -20,8 +20,8 @@
 //!
 //! A flush that ends with an error of what is behind its path has lost writes of whoever wrote, and
 //! an operating system says so once: on each core the volume's other flushes fail for it as well,
-//! or the next one. One that a device had when its path was given up, and that then fails, was
-//! heard by nobody: the same holds for it.
+//! or the next one. The same holds for a flush that no client waits for: one that a device had when
+//! its path was given up, or the last one of a path that leaves or of an engine that stops.
 //!
 //! After an unclean stop of the engine before, or one in order that left writes unflushed
 //! ([`HostEvent::Unflushed`]), each controller counts as unflushed until it has flushed, or was
@@ -47,12 +47,24 @@ use super::path::{AdminState, Path};
 use super::types::{Heard, HostEvent, PathEvent, PathKind, PathNews};
 use super::volumes::Volume;
 use super::{Multipath, report};
+use crate::machine::DeviceError;
 use alloc::string::String;
 use canary::Bug;
 use multipath::Outcome;
 use policy::PathIndex;
 
+/// Whether a flush that ended so has lost acknowledged writes: a busy device still has them.
+pub(super) fn is_loss(outcome: Outcome) -> bool {
+    outcome.is_device_error() && !matches!(outcome, Outcome::Busy { .. })
+}
+
 impl Path {
+    /// Outcome of a flush that its device has ended.
+    pub(super) fn outcome_of_flush(&self, end: Result<(), DeviceError>) -> Outcome {
+        let outcome = device::outcome(end, &self.known.target.crdt, 0);
+        device::outcome_of_flush(&self.kind, end, outcome)
+    }
+
     /// Whether it has a volatile cache; local devices do.
     fn has_cache(&self) -> bool {
         if let PathKind::Passthrough { facts, .. } = &self.kind {
@@ -356,6 +368,23 @@ impl VolumeIo<'_> {
         let (path, on) = self.path(at);
         path.report_failed_flush(core, Heard::ByNobody, on.out);
         self.tell_of_failed_flush(at, Heard::ByNobody, now_ns);
+    }
+
+    /// A flush that belongs to no I/O has ended. An error of what is behind its path is a loss,
+    /// whether a change or the stop still waits for the flush or not: a later flush of the path
+    /// would end well.
+    #[cold]
+    pub(super) fn final_flush_ended(
+        &mut self,
+        at: PathIndex,
+        token: u32,
+        outcome: Outcome,
+        now_ns: u64,
+    ) {
+        self.volume.paths[at].final_flush_ended(token, outcome.is_done());
+        if is_loss(outcome) {
+            self.unowned_flush_failed(at, now_ns);
+        }
     }
 
     /// A flush has failed on another core.

@@ -144,8 +144,7 @@ impl Sessions<'_> {
     ) {
         let path = &mut self.volume.paths[at];
         path.cache.abandoned_flushes.retain(|&it| it != token);
-        let outcome = device::outcome(end, &path.known.target.crdt, 0);
-        let outcome = device::outcome_of_flush(&path.kind, end, outcome);
+        let outcome = path.outcome_of_flush(end);
         if !outcome.is_done() && !outcome.is_path_error() {
             self.io().unowned_flush_failed(at, now_ns);
         }
@@ -223,10 +222,11 @@ impl Multipath {
             return sessions.revive(at, now_ns);
         }
         if is_final_flush(id) && !is_let_go(id) {
-            let Some((sessions, at)) = self.owner(final_flush_place(id)) else {
+            let Some((mut sessions, at)) = self.owner(final_flush_place(id)) else {
                 unreachable!("a flush ended of no path: {id:#x}");
             };
-            return sessions.volume.paths[at].final_flush_ended(id, end.is_ok());
+            let outcome = sessions.volume.paths[at].outcome_of_flush(end);
+            return sessions.io().final_flush_ended(at, id, outcome, now_ns);
         }
         let mut paths = self.volumes.iter().flat_map(|it| it.paths.iter());
         let Some(path) = paths.find(|path| path.cache.abandoned_flushes.contains(&id)) else {
@@ -432,8 +432,9 @@ impl VolumeIo<'_> {
     fn completed(&mut self, at: PathIndex, completed: &Completed, now_ns: u64) {
         let Some(index) = self.on.ios.find(completed.token) else {
             assert!(is_final_flush(completed.token), "a command ended of no I/O");
-            let done = completed.status.is_success();
-            return self.volume.paths[at].final_flush_ended(completed.token, done);
+            let crdt = &self.volume.paths[at].known.target.crdt;
+            let outcome = status::outcome(completed.status, crdt, 0);
+            return self.final_flush_ended(at, completed.token, outcome, now_ns);
         };
         if completed.status.is_success() {
             self.finish(at, index, Outcome::Done, true, now_ns);

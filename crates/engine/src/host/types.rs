@@ -594,7 +594,7 @@ pub enum PathEvent {
 pub enum Heard {
     /// The client that asked for it: each other one that is there hears of it too.
     ByClient,
-    /// Not heard, as its path had been given up: the next flush fails for it.
+    /// No client waited for it: the next flush fails for it.
     ByNobody,
 }
 

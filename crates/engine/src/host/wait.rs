@@ -14,6 +14,7 @@
 //! All waits hold slots, so `io_max` bounds them together.
 use super::explain::Wait;
 use super::fence::range;
+use super::flush::is_loss;
 use super::hedge::CopyEnd;
 use super::io::VolumeIo;
 use super::io_table::{AttemptEnd, IoState, IoTable, Kind, Lane, Slot};
@@ -352,9 +353,7 @@ impl VolumeIo<'_> {
         if lost && slot.history.lost_ns == 0 {
             slot.history.lost_ns = slot.placed_ns.max(1);
         }
-        let is_loss =
-            flush && outcome.is_device_error() && !matches!(outcome, Outcome::Busy { .. });
-        if is_loss && self.volume.leg == LegRole::None {
+        if flush && is_loss(outcome) && self.volume.leg == LegRole::None {
             self.lost_by_flush(at, now_ns); // else its mirror judges that
         }
         if self.on.shutdown.fails_now(outcome) {

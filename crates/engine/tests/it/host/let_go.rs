@@ -3,8 +3,8 @@
 //! changes when it says that nobody executes them any more.
 use crate::common::{HostCore, NoMemory, host_config};
 use engine::host::{
-    Heard, HostConfig, HostControl, HostEvent, Io, IoDone, IoOp, PathConfig, PathEvent, PathKind,
-    PathNews, PathState, Recovery, VolumeConfig,
+    Change, Heard, HostConfig, HostControl, HostEvent, Io, IoDone, IoOp, PathConfig, PathEvent,
+    PathKind, PathNews, PathState, Recovery, VolumeConfig,
 };
 use engine::machine::{DeviceError, DeviceOp, DeviceRequest, Output};
 use engine::{LocalDevice, Machine, Span};
@@ -521,6 +521,56 @@ fn t13_a_flush_that_fails_when_nobody_waits_any_more_is_told_to_the_next_one() {
     assert_ne!(rig.ended(10).unwrap().1, Outcome::Done, "it is told");
     rig.submit(IoOp::Flush, 11);
     assert_eq!(rig.ended(11).unwrap().1, Outcome::Done, "once");
+}
+
+/// A path leaves, and the flush for that fails: in time, or when the change was called off.
+#[test]
+fn t13_failed_flush_before_leaving_is_told_once() {
+    for (is_late, is_leg) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut rig = Rig::new(Recovery::default());
+        if is_leg {
+            rig.host.set_leg(0, true);
+            rig.host.inherit(0, false);
+        }
+        (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+        let change = Change::RemovePath {
+            volume: 0,
+            path: PathIndex(1),
+            force: false,
+        };
+        rig.hangs = true;
+        let remove = HostControl::Change {
+            ticket: 1,
+            change,
+            wait_ns: SECOND,
+        };
+        rig.host.handle_control(remove, rig.now_ns);
+        rig.settle();
+        rig.pass(if is_late { 2 * SECOND } else { SECOND / 2 });
+        let case = format!("late {is_late}, leg {is_leg}");
+        assert_eq!(rig.end(is_flush, FAILED), 1, "{case}");
+        rig.hangs = false;
+        assert_eq!(rig.state(1), PathState::Live, "{case}");
+        assert_eq!(rig.unheard, 1, "{case}");
+        rig.submit(IoOp::Flush, 10);
+        assert_ne!(rig.ended(10).unwrap().1, Outcome::Done, "{case}");
+        rig.submit(IoOp::Flush, 11);
+        assert_eq!(rig.ended(11).unwrap().1, Outcome::Done, "{case}");
+    }
+}
+
+/// An engine stops, and its last flush of a device fails: the next engine tells a client.
+#[test]
+fn t13_failed_flush_at_stop_is_kept_as_a_loss() {
+    for (end, losses) in [(Ok(()), 0), (FAILED, 1), (LOST, 0)] {
+        let mut rig = Rig::new(Recovery::default());
+        (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+        rig.hangs = true;
+        rig.host.handle_control(HostControl::Stop, rig.now_ns);
+        rig.settle();
+        assert_eq!(rig.end(is_flush, end), 1);
+        assert_eq!(rig.unheard, losses, "{end:?}");
+    }
 }
 
 #[test]

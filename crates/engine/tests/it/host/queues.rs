@@ -113,6 +113,39 @@ fn t13_path_without_a_queue_of_core_0_is_flushed_before_it_leaves() {
     assert_eq!(warned(&it, "never flushed"), 0, "{:?}", it.events);
 }
 
+/// That flush fails, on whichever core: each core's next flush fails for it, once.
+#[test]
+fn t13_failed_flush_before_leaving_is_told_on_all_cores() {
+    for granted in [1, 3] {
+        let mut it = fleet(2, granted, 2);
+        for n in 0..8 {
+            assert_eq!(it.one(2, &write(n, n), SECOND), Some(Outcome::Done));
+        }
+        let errors = vec![ErrorRule {
+            status: Status::WRITE_FAULT,
+            ops: Ops::FLUSH,
+            blocks: None,
+            rate: Probability::ALWAYS,
+        }];
+        let faults = |it: &mut Fleet, errors| {
+            let faults = Faults {
+                errors,
+                ..Faults::default()
+            };
+            let now_ns = it.world.now_ns;
+            let control = TargetControl::Faults(1, faults);
+            it.target.borrow_mut().handle_control(control, now_ns);
+        };
+        faults(&mut it, errors);
+        let _ = it.remove(P1, false);
+        faults(&mut it, Vec::new());
+        it.run(SECOND, |_| false);
+        let ends = [(); 2].map(|()| it.one(2, &flush(9), 8 * SECOND));
+        let wanted = [Outcome::PathError, Outcome::Done].map(Some);
+        assert_eq!(ends, wanted, "{granted}: {:?}", it.events[2]);
+    }
+}
+
 /// A path that ANA closes serves no core, also where another core has its queue.
 #[test]
 fn volume_whose_paths_ana_closes_is_out_on_every_core() {
