@@ -222,5 +222,5 @@ pub const ARRIVALS_READY: usize = 16;
 /// clients wait for a greeting.
 pub const END_READ_NS: u64 = 1_000_000_000;
 /// How long I/O waits on a core that has no queue to any usable path while others have, ns: its
-/// clients are sent to those.
+/// clients are sent to those. Not that of block devices of the kernel, which stay.
 pub const NO_QUEUE_WAIT_NS: u64 = 5_000_000_000;

@@ -12,7 +12,8 @@
 //! Where several cores write, each asks every controller with a cache that is live, also one whose
 //! queue only other cores have open so far: it waits until its own is. When a path is lost, no
 //! flush of any core passes before all have said whether it had unflushed writes; each core
-//! then gives them up by itself, for the flushes that it has.
+//! then gives them up by itself, for the flushes that it has. Where no queue of a live path is
+//! this core's, its flushes wait for one as other I/O does, and fail alone.
 //!
 //! The client that asked for a flush may have gone before it fails: then the next one fails for the
 //! same reason ([`Multipath::flush_failed_for`]), until a client has heard of it. Until then each
@@ -44,9 +45,11 @@ use super::device;
 use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
+use super::queues::is_tied;
 use super::types::{Heard, HostEvent, PathEvent, PathKind, PathNews};
 use super::volumes::Volume;
 use super::{Multipath, report};
+use crate::limits::NO_QUEUE_WAIT_NS;
 use crate::machine::DeviceError;
 use alloc::string::String;
 use canary::Bug;
@@ -205,7 +208,7 @@ impl VolumeIo<'_> {
             return self.fail_flush(index, now_ns);
         }
         let recovery = it.recovery;
-        let mut is_away = false;
+        let (mut is_away, mut is_elsewhere) = (false, false);
         for at in self.volume.paths.indexes() {
             let Some(path) = self.volume.paths.get(at) else {
                 continue; // it has left
@@ -232,7 +235,10 @@ impl VolumeIo<'_> {
             if live && self.ask_to_flush(at, index, now_ns) {
                 return;
             }
-            if !live || !self.volume.head.is_barred(at) {
+            let it = &*self.volume;
+            if live && !it.paths[at].has_queue() && it.head.is_open(at) {
+                is_elsewhere = true;
+            } else if !live || !it.head.is_barred(at) {
                 is_away = true;
             }
         }
@@ -240,6 +246,7 @@ impl VolumeIo<'_> {
         let (some, path) = (slot.flush.asked != 0, slot.path);
         match some {
             _ if is_away => self.await_flush(index, now_ns),
+            _ if is_elsewhere => self.await_queue(index, now_ns),
             true => self.end(index, Outcome::Done, path, now_ns),
             // Nothing is known to be cached: any path may say so.
             false => self.place_again(index, now_ns),
@@ -291,7 +298,12 @@ impl VolumeIo<'_> {
         let recovery = it.recovery;
         let out = !it.head.is_usable() && it.patience_ns(now_ns).is_none();
         let slot = self.on.ios.get_mut(index);
-        let until_ns = slot.started_ns.saturating_add(recovery.flush_timeout_ns);
+        if core::mem::take(&mut slot.flush.is_without_queue) {
+            // The path is lost that had no queue for this core: it may come back with one.
+            slot.flush.from_ns = now_ns;
+        }
+        let since_ns = slot.started_ns.max(slot.flush.from_ns);
+        let until_ns = since_ns.saturating_add(recovery.flush_timeout_ns);
         if !recovery.enabled || until_ns <= now_ns {
             self.give_up_writes(now_ns);
             return self.fail_flush(index, now_ns);
@@ -300,6 +312,30 @@ impl VolumeIo<'_> {
             return self.fail_flush(index, now_ns);
         }
         slot.placed_ns = now_ns;
+        self.volume
+            .waits
+            .await_flush(&mut self.on.ios, index, until_ns);
+        self.on.out.wake_by(until_ns);
+    }
+
+    /// Waits until this core has a queue on a path that other cores alone can flush, within bounds.
+    /// No write is in doubt, so no other flush fails with it.
+    fn await_queue(&mut self, index: u32, now_ns: u64) {
+        let recovery = &self.volume.recovery;
+        let slot = self.on.ios.get_mut(index);
+        let longest_ns = if is_tied(&slot.io) {
+            recovery.fast_io_fail_ns
+        } else {
+            NO_QUEUE_WAIT_NS
+        };
+        let end_ns = slot.started_ns.saturating_add(longest_ns);
+        if !recovery.enabled || end_ns <= now_ns {
+            return self.fail_flush(index, now_ns);
+        }
+        slot.flush.is_without_queue = true;
+        slot.placed_ns = now_ns;
+        // It looks again: once the path is lost its wait has another bound.
+        let until_ns = end_ns.min(now_ns.saturating_add(NO_QUEUE_WAIT_NS));
         self.volume
             .waits
             .await_flush(&mut self.on.ios, index, until_ns);

@@ -272,6 +272,11 @@ pub(super) struct FlushProgress {
     pub asked: u64,
     /// How often its volume had given up unflushed writes when it was submitted.
     pub given_up: u32,
+    /// It waits, or waited last, for a queue of its core.
+    pub is_without_queue: bool,
+    /// From when on its wait for lost controllers counts, ns, if that is after its start: before,
+    /// it waited for a queue.
+    pub from_ns: u64,
     /// Acknowledged writes of the path that has it, which it covers.
     pub covers: Covered,
 }

@@ -9,16 +9,22 @@
 //! is cached that another core does not know of. All cores come to the same result, since each
 //! knows what the controller granted ([`PathFacts`](super::PathFacts)).
 //!
+//! I/O on a core that has no queue to a usable path, while others have, ends soon: its client goes
+//! to another core. Requests of the kernel's block devices stay ([`is_tied`]), and wait as they do
+//! while all paths are lost.
+//!
 //! # Limits
 //! An engine that does not recover paths measures: there fewer queues than cores are refused.
 use super::cache::FinalFlush;
 use super::path::{AdminState, Path};
 use super::report;
 use super::session::Sessions;
-use super::types::PathEvent;
+use super::types::{Io, PathEvent};
 use super::volumes::{PathContext, Volume};
 use crate::limits::NO_QUEUE_WAIT_NS;
+use crate::ublk_server::UBLK;
 use alloc::string::String;
+use block::Issuer;
 use multipath::health::Why;
 use policy::PathIndex;
 
@@ -34,6 +40,12 @@ fn queue_id(core: u16, cores: u16, home: u16, granted: u16) -> Option<u16> {
         _ => core + 1 - u16::from(home < core),
     };
     (rank < granted).then_some(rank + 1)
+}
+
+/// Whether the client of an I/O stays on this core, whether or not that has a queue: a block device
+/// of the kernel does. An error would reach a mounted file system.
+pub(super) fn is_tied(io: &Io) -> bool {
+    matches!(Issuer::of_cookie(io.cookie), Issuer::FrontEnd(UBLK, _))
 }
 
 impl Path {

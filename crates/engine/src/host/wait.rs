@@ -18,6 +18,7 @@ use super::flush::is_loss;
 use super::hedge::CopyEnd;
 use super::io::VolumeIo;
 use super::io_table::{AttemptEnd, IoState, IoTable, Kind, Lane, Slot};
+use super::queues::is_tied;
 use super::recovery::HoldStats;
 use super::standstill::Standstills;
 use super::types::{IoOp, NO_PATH};
@@ -68,9 +69,10 @@ impl Waits {
         pop(&mut self.queued, ios)
     }
 
-    /// Since when the first I/O waits for a path, ns.
-    fn first_queued_ns(&self, ios: &IoTable) -> Option<u64> {
-        self.queued.front().map(|index| ios.get(index).placed_ns)
+    /// The I/O that waits longest for a path, of those whose clients can go to another core.
+    fn first_untied(&self, ios: &IoTable) -> Option<u32> {
+        let mut all = core::iter::successors(self.queued.front(), |&it| ios.next(it));
+        all.find(|&it| !is_tied(&ios.get(it).io))
     }
 
     /// Takes out an I/O whose wait for a path is over.
@@ -120,9 +122,9 @@ impl Waits {
         ios.of(&self.flushes).count()
     }
 
-    /// Whether a flush has waited for too long.
-    fn is_flush_due(&self, ios: &IoTable, now_ns: u64) -> bool {
-        ios.first_due(&self.flushes, now_ns).is_some()
+    /// A flush that has waited for too long.
+    fn flush_due(&self, ios: &IoTable, now_ns: u64) -> Option<u32> {
+        ios.first_due(&self.flushes, now_ns)
     }
 
     /// The patience is another: what waits for a path since `since_ns` does so until
@@ -282,15 +284,19 @@ impl Volume {
     /// When the first wait of any I/O is over, or an outage has lasted for long enough, ns.
     pub(super) fn timeout(&self, ios: &IoTable) -> Option<u64> {
         let waits = [self.waits.timeout(ios), self.fence.timeout(ios)];
-        let others = [self.outage_timeout(), self.queue_timeout(ios)];
+        let without_queue = self.without_queue(ios).map(|(_, at_ns)| at_ns);
+        let others = [self.outage_timeout(), without_queue];
         waits.into_iter().chain(others).flatten().min()
     }
 
-    /// When the first I/O ends that waits on this core without a queue, while others have some.
-    fn queue_timeout(&self, ios: &IoTable) -> Option<u64> {
-        let since_ns = self.waits.first_queued_ns(ios)?;
-        let waits = !self.head.is_usable() && self.is_served_elsewhere();
-        waits.then(|| since_ns.saturating_add(NO_QUEUE_WAIT_NS))
+    /// The first I/O that ends because this core has no queue, while others have some, and when.
+    fn without_queue(&self, ios: &IoTable) -> Option<(u32, u64)> {
+        if self.head.is_usable() || !self.is_served_elsewhere() {
+            return None;
+        }
+        let index = self.waits.first_untied(ios)?;
+        let since_ns = ios.get(index).placed_ns;
+        Some((index, since_ns.saturating_add(NO_QUEUE_WAIT_NS)))
     }
 
     /// Ends all held changes, not well: the engine stops.
@@ -546,8 +552,15 @@ impl VolumeIo<'_> {
         while let Some(index) = self.volume.waits.pop_delayed_due(&mut self.on.ios, now_ns) {
             self.repeat(index, now_ns);
         }
-        if self.volume.waits.is_flush_due(&self.on.ios, now_ns) {
-            self.give_up_writes(now_ns);
+        while let Some(index) = self.volume.waits.flush_due(&self.on.ios, now_ns) {
+            if self.on.ios.get(index).flush.is_without_queue {
+                let waits = &mut self.volume.waits;
+                self.on.ios.unlink(&mut waits.flushes, index);
+                self.on.ios.exclude_wait(index, now_ns);
+                self.flush(index, now_ns); // its path may be lost by now
+            } else {
+                self.give_up_writes(now_ns);
+            }
         }
         while let Some(index) = self.volume.waits.pop_queued_due(&mut self.on.ios, now_ns) {
             self.end(index, Outcome::PathError, NO_PATH, now_ns);
@@ -558,13 +571,11 @@ impl VolumeIo<'_> {
     /// Ends what has waited for long on a core that has no queue: it is on no path, and its client
     /// goes, or has gone, to a core that has one.
     fn end_without_queue(&mut self, now_ns: u64) {
-        let is_due = |it: &Self| {
-            let until_ns = it.volume.queue_timeout(&it.on.ios);
-            until_ns.is_some_and(|at_ns| at_ns <= now_ns)
-        };
-        while is_due(self)
-            && let Some(index) = self.volume.waits.pop_queued(&mut self.on.ios)
+        while let Some((index, at_ns)) = self.volume.without_queue(&self.on.ios)
+            && at_ns <= now_ns
         {
+            let waits = &mut self.volume.waits;
+            self.on.ios.unlink(&mut waits.queued, index);
             self.end(index, self.volume.without_path(), NO_PATH, now_ns);
         }
     }

@@ -28,9 +28,13 @@ impl HostCore {
     }
 
     pub fn poll_event(&mut self) -> Option<HostEvent> {
-        match self.0.poll_event()? {
-            ExportEvent::Host(event) => Some(event),
-            other => panic!("of no front end: {other:?}"),
+        loop {
+            match self.0.poll_event()? {
+                ExportEvent::Host(event) => return Some(event),
+                // Of a ublk server; no other core has one, so no change there is in the way.
+                ExportEvent::ToCore(..) | ExportEvent::Error(_) => {}
+                other => panic!("of no front end: {other:?}"),
+            }
         }
     }
 }

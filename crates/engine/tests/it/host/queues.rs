@@ -2,8 +2,10 @@
 
 use crate::common::*;
 use engine::host::{HostEvent, Io, IoOp, PathState};
-use engine::target::{ErrorRule, Faults, Ops, Probability, TargetConfig, TargetControl};
-use engine::{Machine, Span};
+use engine::target::{
+    ErrorRule, Faults, Ops, Probability, TargetConfig, TargetControl, TargetEngine,
+};
+use engine::{Machine, QueueMemory, Span, UblkOp, UblkRequest};
 use multipath::Outcome;
 use nvme::host::AnaState;
 use nvme::wire::Status;
@@ -69,6 +71,112 @@ fn io_without_a_queue_ends_after_its_own_time() {
     assert_eq!(first, Some(Outcome::PathError), "it waited for 5 s");
     assert_eq!(it.end(1, 2 * SECOND), None);
     assert_eq!(it.end(1, 2 * SECOND), Some(Outcome::PathError));
+}
+
+/// A core with a queue of a block device of the kernel.
+fn with_node(it: &Fleet, core: usize) {
+    let mut host = it.hosts[core].borrow_mut();
+    host.0.reserve_ublk(QueueMemory {
+        arena_at: 4 << 20,
+        arena_bytes: 4 << 20,
+    });
+    host.0.open_ublk_queue(0, 0, "/dev/ublkb0");
+}
+
+/// A write of a block of zeroes, and a flush, of that device.
+fn ask_node(it: &Fleet, core: usize) {
+    let (mut host, now_ns) = (it.hosts[core].borrow_mut(), it.world.now_ns);
+    for (tag, op, bytes) in [
+        (0, UblkOp::Write { fua: false }, BLOCK.into()),
+        (1, UblkOp::Flush, 0),
+    ] {
+        let request = UblkRequest {
+            queue: 0,
+            tag,
+            op,
+            offset: 0,
+            bytes,
+        };
+        assert!(host.0.begin_ublk_request(request, now_ns));
+    }
+}
+
+/// Results of its requests that end within so long, by tag.
+fn ends_of_node(it: &mut Fleet, core: usize, limit_ns: u64) -> Vec<(u16, Option<i32>)> {
+    let end_ns = it.world.now_ns + limit_ns;
+    let mut ended = Vec::new();
+    while it.world.now_ns < end_ns {
+        let mut host = it.hosts[core].borrow_mut();
+        while let Some(load) = host.0.ublk().next_load() {
+            host.0.ublk_payload_loaded(load.id, it.world.now_ns);
+        }
+        while let Some(done) = host.0.ublk().next_done() {
+            ended.push((done.tag, done.result));
+            host.0.release_ublk_request(done.id, true);
+        }
+        drop(host);
+        it.run(10 * MS, |_| false);
+    }
+    ended.sort();
+    ended
+}
+
+/// The target starts anew, and grants so many queues then.
+fn restart(it: &mut Fleet, granted: u16) {
+    let live: Vec<_> = it
+        .nodes
+        .iter()
+        .map(|&node| it.world.nodes[node].addresses.clone())
+        .collect();
+    for &node in &it.nodes.clone() {
+        it.world.nodes[node].addresses.fill(Address::Refused);
+        it.world.cut(node, 0);
+    }
+    it.run(100 * MS, |_| false);
+    let target = TargetEngine::new(granting(1, granted)).unwrap();
+    *it.target.borrow_mut() = target;
+    for (&node, addresses) in it.nodes.iter().zip(live) {
+        it.world.nodes[node].addresses = addresses;
+    }
+}
+
+/// An error would reach its file system.
+#[test]
+fn io_of_a_node_waits_for_a_queue_of_its_core() {
+    let mut it = fleet(1, 1, 2);
+    with_node(&it, 1);
+    assert_eq!(it.one(2, &write(3, 3), SECOND), Some(Outcome::Done));
+    let losses = |it: &Fleet| it.hosts[1].borrow().volume(0).unwrap().flush_losses();
+    let before = losses(&it);
+    ask_node(&it, 1);
+    assert_eq!(ends_of_node(&mut it, 1, 100 * SECOND), []);
+    // That of a client which can go to another core ends; its flush reports no loss.
+    for of in [write(1, 1), flush(8)] {
+        assert_eq!(it.one(1, &of, 4 * SECOND), None, "{of:?}");
+        assert_eq!(it.end(1, 2 * SECOND), Some(Outcome::PathError), "{of:?}");
+    }
+    restart(&mut it, 3);
+    let ended = ends_of_node(&mut it, 1, 20 * SECOND);
+    assert_eq!(
+        ended,
+        [(0, Some(BLOCK as i32)), (1, Some(0))],
+        "{:?}",
+        it.events
+    );
+    assert_eq!(losses(&it), before);
+}
+
+#[test]
+fn io_of_a_node_without_a_queue_may_fail_fast() {
+    let mut it = Fleet::of(3, 1, granting(1, 1), |host| {
+        host.volumes[0].recovery.home = Some(2);
+        host.volumes[0].recovery.fast_io_fail_ns = 30 * SECOND;
+    });
+    with_node(&it, 1);
+    ask_node(&it, 1);
+    assert_eq!(ends_of_node(&mut it, 1, 29 * SECOND), []);
+    let ended = ends_of_node(&mut it, 1, 2 * SECOND);
+    assert_eq!(ended, [(0, Some(-5)), (1, Some(-5))], "EIO");
 }
 
 /// A path is lost and comes back, with writes that no flush has covered.
