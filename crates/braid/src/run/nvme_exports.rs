@@ -612,7 +612,7 @@ impl Service {
         }
     }
 
-    /// Says which hosts of a volume with few I/O queues can't use it: their core may have none. A
+    /// Says which clients of a volume with few I/O queues can't use it: their core may have none. A
     /// subsystem has its hosts on the home of its volumes, unless a reload gave it the volume.
     pub fn warn_of_hosts_elsewhere(&self, state: &State, volume: u16) {
         let home = self.senders.core_of(volume) as u16;
@@ -634,6 +634,11 @@ impl Service {
                 state.volumes.name(volume),
                 socket.display()
             ));
+        }
+        for node in self.nodes.of_volume(volume) {
+            if let Some(line) = node.waits_elsewhere(home) {
+                log::say(format!("{}: {line}", state.volumes.name(volume)));
+            }
         }
     }
 

@@ -8,16 +8,36 @@
 //! an engine that stops, unless it is used; and with this boot of the machine. One that waits for
 //! data that no volume has is detached by its path.
 use super::driver::{is_there, opened};
-use super::{Inner, Leaving, REMOVE_WAIT, SOON};
+use super::{Inner, Leaving, REMOVE_WAIT, SOON, ShownNode};
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::run::config::NodeKeys;
 use crate::run::service::Service;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use sys::ublk::node_path;
+
+impl ShownNode {
+    /// A line about its requests that wait, where cores other than the volume's home may have no
+    /// I/O queue; `None`: its queues are all there.
+    pub fn waits_elsewhere(&self, home: u16) -> Option<String> {
+        let others = self.queues.iter().map(|(core, _)| *core);
+        let others: BTreeSet<u16> = others.filter(|core| *core != home).collect();
+        let list: Vec<String> = others.iter().map(u16::to_string).collect();
+        (!list.is_empty()).then(|| {
+            format!(
+                "requests of {} wait on core {}, which has no I/O queue while a controller grants \
+                 so few; restart the engine, or detach and attach the node: its queues are on core \
+                 {home} then",
+                self.uri,
+                list.join(", ")
+            )
+        })
+    }
+}
 
 /// How long a node that is attached may take to come.
 const ATTACH_WAIT: Duration = Duration::from_secs(20);
@@ -214,5 +234,24 @@ impl Service {
                 self.nodes.attached().insert(it.name, keys);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_names_cores_where_its_requests_wait() {
+        let node = |cores: &[u16]| ShownNode {
+            volume: 0,
+            uri: node_path(0),
+            read_only: false,
+            queues: cores.iter().map(|core| (*core, 1)).collect(),
+            id: 0,
+        };
+        assert_eq!(node(&[1, 1]).waits_elsewhere(1), None);
+        let line = node(&[0, 1, 2, 0]).waits_elsewhere(1).unwrap();
+        assert!(line.contains("/dev/ublkb0 wait on core 0, 2,"), "{line}");
     }
 }
