@@ -24,7 +24,6 @@ use anyhow::{Context, Result, bail, ensure};
 use report::{Row, Tree, Verdict};
 use std::fmt::Write as _;
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -410,9 +409,6 @@ impl Check<'_> {
         command.env("commit", self.words.commit.to_string());
         // A skip printed with println! is seen too.
         command.env("RUST_TEST_NOCAPTURE", "1");
-        // Tests of programs mostly wait for them.
-        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        command.env("RUST_TEST_THREADS", (2 * processors).to_string());
         // It may share the machine for long: with anything at night, and with the other steps.
         let times = if self.record.is_some() || step.beside {
             3

@@ -160,10 +160,12 @@ fn end(bar: Option<ProgressBar>) {
 fn show(text: &mut String, value: &Value, style: Style) -> std::fmt::Result {
     for volume in items(&value["volumes"]) {
         let (name, state) = (word(&volume["name"]), word(&volume["state"]));
-        let state = painted(style, state);
-        match maintenance::but_for(volume) {
-            None => writeln!(text, "{name}: {state}")?,
-            Some(actual) => writeln!(text, "{name}: {state} ({actual})")?,
+        let (shown, actual) = (painted(style, state), word(&volume["actual"]));
+        if state == actual {
+            writeln!(text, "{name}: {shown}")?;
+        } else {
+            let actual = painted(style, actual);
+            writeln!(text, "{name}: {shown} ({actual} but for maintenance)")?;
         }
         if let Some(why) = volume["why"].as_str() {
             paragraph_at(text, "  ", why)?;
